@@ -1,0 +1,3 @@
+module github.com/evalonce/evalonce/deploy/local
+
+go 1.26.0

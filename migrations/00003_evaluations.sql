@@ -1,0 +1,138 @@
+-- +goose Up
+
+-- Work and dead letters only: finishing deletes the row, so this table stays small and hot.
+--
+-- locked_until is in no index, so that a heartbeat is a HOT update. version_id and route name rows that
+-- cannot be deleted (a trigger, a foreign key); they carry no foreign key of their own here, because its
+-- check would lock one and the same version row once for every row of every batch.
+CREATE TABLE evaluation_outbox (
+  idempotency_key text PRIMARY KEY CHECK (idempotency_key ~ '^[0-9a-f]{32}$'),
+  content_hash    bytea NOT NULL CHECK (octet_length(content_hash) = 32),
+  ticket_id       uuid NOT NULL REFERENCES ticket (id),
+  version_id      text NOT NULL,
+  route           text NOT NULL,
+  lane            text NOT NULL CHECK (lane IN ('live', 'bulk')),
+  status          text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'processing', 'dead')),
+  attempts        integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  unknown_calls   integer NOT NULL DEFAULT 0 CHECK (unknown_calls >= 0),
+  available_at    timestamptz NOT NULL DEFAULT now(),
+  lease_id        uuid,
+  locked_by       text,
+  locked_until    timestamptz,
+  last_class      text CHECK (last_class IN ('transient', 'throttled', 'unknown', 'operator', 'permanent')),
+  last_reason     text,
+  last_error      text,
+  trace_context   text NOT NULL DEFAULT '',
+  created_at      timestamptz NOT NULL DEFAULT now(),
+  dead_at         timestamptz,
+  owner           text NOT NULL DEFAULT '',
+  note            text NOT NULL DEFAULT '',
+  CHECK ((status = 'processing') = (lease_id IS NOT NULL)),
+  CHECK ((status = 'processing') = (locked_by IS NOT NULL)),
+  CHECK ((status = 'processing') = (locked_until IS NOT NULL)),
+  CHECK ((status = 'dead') = (dead_at IS NOT NULL)),
+  CHECK (status <> 'dead' OR (last_class IS NOT NULL AND last_reason IS NOT NULL))
+) WITH (
+  fillfactor = 70,
+  autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_delay = 0
+);
+-- The claim's order, exactly.
+CREATE INDEX evaluation_outbox_claim ON evaluation_outbox (route, lane, available_at, idempotency_key)
+  WHERE status = 'pending';
+-- Leases of one worker (heartbeat) and all leases (reclaim): as many as calls are running.
+CREATE INDEX evaluation_outbox_leased ON evaluation_outbox (locked_by) WHERE status = 'processing';
+CREATE INDEX evaluation_outbox_dead ON evaluation_outbox (last_class, last_reason, version_id, dead_at)
+  WHERE status = 'dead';
+
+-- The answer of one key. First writer wins; a row never changes but for the policy's decision.
+CREATE TABLE evaluation_result (
+  idempotency_key text PRIMARY KEY CHECK (idempotency_key ~ '^[0-9a-f]{32}$'),
+  content_hash    bytea NOT NULL CHECK (octet_length(content_hash) = 32),
+  ticket_id       uuid NOT NULL,
+  version_id      text NOT NULL,
+  is_urgent       double precision NOT NULL CHECK (is_urgent BETWEEN 0 AND 1),
+  department      text NOT NULL CHECK (department <> ''),
+  urgency_score   double precision NOT NULL CHECK (urgency_score BETWEEN 0 AND 1),
+  model_version   text NOT NULL,
+  prompt_version  text NOT NULL,
+  policy_version  text NOT NULL,
+  priority        text NOT NULL,
+  queue           text NOT NULL,
+  model_call_id   uuid NOT NULL,
+  computed_at     timestamptz NOT NULL DEFAULT now()
+);
+
+-- The ledger: a row is committed before its request may leave, and one row never sends twice.
+--
+--   open      the request may leave, or has left
+--   unsent    closed without a request having left
+--   failed    the provider said no, or was not reached
+--   unknown   the request left and nobody knows what became of it
+--   saved     a response arrived and is stored; the result is not yet written
+--   rejected  a response arrived that can be no answer (refusal, truncated, contract violation)
+--   answered  a response arrived and is the answer
+--
+-- Partitioned by month through the time in the identifier, so that the primary key is the identifier alone.
+CREATE TABLE model_call (
+  id                  uuid PRIMARY KEY,
+  idempotency_key     text NOT NULL,
+  version_id          text NOT NULL,
+  lease_id            uuid NOT NULL,
+  attempt             integer NOT NULL,
+  started_at          timestamptz NOT NULL DEFAULT now(),
+  finished_at         timestamptz,
+  outcome             text NOT NULL DEFAULT 'open' CHECK (outcome IN
+                        ('open', 'unsent', 'failed', 'unknown', 'saved', 'rejected', 'answered')),
+  class               text CHECK (class IN ('transient', 'throttled', 'unknown', 'operator', 'permanent')),
+  reason              text,
+  error               text,
+  http_status         integer,
+  provider_request_id text,
+  served_model        text,
+  input_tokens        bigint CHECK (input_tokens >= 0),
+  cached_input_tokens bigint CHECK (cached_input_tokens >= 0),
+  output_tokens       bigint CHECK (output_tokens >= 0),
+  reasoning_tokens    bigint CHECK (reasoning_tokens >= 0),
+  cost_usd            numeric CHECK (cost_usd >= 0),
+  response            bytea,
+  trace_id            text,
+  CHECK ((outcome = 'open') = (finished_at IS NULL)),
+  CHECK (outcome NOT IN ('failed', 'unknown', 'rejected') OR (class IS NOT NULL AND reason IS NOT NULL))
+) PARTITION BY RANGE (id);
+CREATE INDEX model_call_key ON model_call (idempotency_key);
+-- What is paid for and not yet an answer; empty but for the moments after a failure.
+CREATE INDEX model_call_saved ON model_call (idempotency_key) WHERE outcome = 'saved';
+CREATE INDEX model_call_open ON model_call (lease_id) WHERE outcome = 'open';
+CREATE TABLE model_call_default PARTITION OF model_call DEFAULT;
+
+-- Makes the partitions of this month and the next ones, skipping a month whose rows have already gone to
+-- the default partition. Safe to run at any time, by several at once.
+-- +goose StatementBegin
+CREATE FUNCTION ensure_model_call_partitions(months_ahead integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  first date;
+  made integer := 0;
+  part text;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtext('ensure_model_call_partitions'));
+  FOR m IN 0..months_ahead LOOP
+    first := (date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => m))::date;
+    part := 'model_call_' || to_char(first, 'YYYY_MM');
+    CONTINUE WHEN to_regclass(part) IS NOT NULL;
+    CONTINUE WHEN EXISTS (
+      SELECT FROM model_call_default d
+      WHERE d.id >= uuid_v7_floor(first::timestamp AT TIME ZONE 'UTC')
+        AND d.id < uuid_v7_floor((first + interval '1 month')::timestamp AT TIME ZONE 'UTC'));
+    EXECUTE format('CREATE TABLE %I PARTITION OF model_call FOR VALUES FROM (%L) TO (%L)', part,
+      uuid_v7_floor(first::timestamp AT TIME ZONE 'UTC'),
+      uuid_v7_floor((first + interval '1 month')::timestamp AT TIME ZONE 'UTC'));
+    made := made + 1;
+  END LOOP;
+  RETURN made;
+END
+$$;
+-- +goose StatementEnd
+SELECT ensure_model_call_partitions(3);

@@ -1,0 +1,3 @@
+module github.com/evalonce/evalonce/migrations
+
+go 1.26.0

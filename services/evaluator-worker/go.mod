@@ -1,0 +1,3 @@
+module github.com/evalonce/evalonce/services/evaluator-worker
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module github.com/evalonce/evalonce/services/ticket-api
+
+go 1.26.0
