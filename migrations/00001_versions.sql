@@ -37,6 +37,7 @@ CREATE TABLE provider_route (
   reason               text NOT NULL DEFAULT '',
   not_before           timestamptz NOT NULL DEFAULT '-infinity',
   consecutive_failures integer NOT NULL DEFAULT 0 CHECK (consecutive_failures >= 0),
+  trips                integer NOT NULL DEFAULT 0 CHECK (trips >= 0),
   probe_id             uuid,
   call_timeout         interval NOT NULL DEFAULT '60 seconds' CHECK (call_timeout > interval '0'),
   changed_at           timestamptz NOT NULL DEFAULT now(),

@@ -136,3 +136,26 @@ END
 $$;
 -- +goose StatementEnd
 SELECT ensure_model_call_partitions(3);
+
+-- What every version has made of every ticket's content: a result, or the work towards it. Both look-ups are by
+-- the key, which is computed. A row of work beside a result is work that the next claim finds finished.
+CREATE VIEW ticket_evaluation AS
+SELECT
+  t.id AS ticket_id,
+  v.id AS version_id,
+  v.created_at AS version_created_at,
+  v.id IS NOT DISTINCT FROM a.version_id AS active,
+  k.idempotency_key,
+  (CASE WHEN r.idempotency_key IS NOT NULL THEN 'succeeded' ELSE o.status END)::text AS state,
+  coalesce(o.attempts, 0) AS attempts,
+  r.idempotency_key IS NOT NULL AND r.ticket_id <> t.id AS answered_without_call,
+  r.department, r.is_urgent, r.urgency_score,
+  r.model_version, r.prompt_version, r.policy_version, r.priority, r.queue, r.model_call_id, r.computed_at,
+  o.last_class AS dead_class, o.last_reason AS dead_reason, o.dead_at
+FROM ticket t
+CROSS JOIN evaluator_version v
+LEFT JOIN active_version a ON true
+CROSS JOIN LATERAL (SELECT evaluation_key(t.content_hash, v.digest) AS idempotency_key) k
+LEFT JOIN evaluation_result r ON r.idempotency_key = k.idempotency_key
+LEFT JOIN evaluation_outbox o ON o.idempotency_key = k.idempotency_key
+WHERE r.idempotency_key IS NOT NULL OR o.idempotency_key IS NOT NULL;

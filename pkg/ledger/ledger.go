@@ -1,0 +1,135 @@
+// Package ledger owns model_call, the record of every request that left or may have left for a provider, and
+// evaluation_result, the answers that were bought with them.
+//
+// A call's row is committed before its request may leave, and one row never sends twice; so what a provider can
+// have billed is never more than what is written here. A response that arrived is stored whatever becomes of it.
+// Of two results for one key the first written stays.
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/shopspring/decimal"
+
+	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/failure"
+	"github.com/evalonce/evalonce/pkg/ledger/internal/ledgersql"
+)
+
+// Outcome is what became of a call.
+type Outcome string
+
+// The outcomes a call is closed with; the table says what each means.
+const (
+	Failed   Outcome = "failed"
+	Unknown  Outcome = "unknown"
+	Saved    Outcome = "saved"
+	Rejected Outcome = "rejected"
+	Answered Outcome = "answered"
+)
+
+// Closure closes one call.
+type Closure struct {
+	CallID            uuid.UUID
+	Outcome           Outcome
+	Failure           *failure.Failure // nil for Saved and Answered
+	HTTPStatus        int              // 0 when there was none
+	ProviderRequestID string
+	ServedModel       string
+	Usage             *evaluation.Usage // nil when the provider told none
+	CostUSD           decimal.Decimal   // of Usage
+	Response          []byte            // nil when none arrived
+	TraceID           string
+}
+
+// Close writes what became of calls. A call that is closed already changes only from unknown to what its late
+// response says, and from saved to what its response was judged to be.
+func Close(ctx context.Context, tx pgx.Tx, closures []Closure) error {
+	if len(closures) == 0 {
+		return nil
+	}
+	var p ledgersql.CloseCallsParams
+	for _, c := range closures {
+		p.Ids = append(p.Ids, c.CallID)
+		p.Outcomes = append(p.Outcomes, string(c.Outcome))
+		class, reason, detail := "", "", ""
+		if c.Failure != nil {
+			class, reason, detail = string(c.Failure.Class), string(c.Failure.Reason), c.Failure.Detail
+		}
+		p.Classes = append(p.Classes, class)
+		p.Reasons = append(p.Reasons, reason)
+		p.Errors = append(p.Errors, detail)
+		p.HTTPStatuses = append(p.HTTPStatuses, int32(c.HTTPStatus))
+		p.ProviderRequestIds = append(p.ProviderRequestIds, c.ProviderRequestID)
+		p.ServedModels = append(p.ServedModels, c.ServedModel)
+		usage, cost := evaluation.Usage{InputTokens: -1, CachedInputTokens: -1, OutputTokens: -1, ReasoningTokens: -1}, ""
+		if c.Usage != nil {
+			usage, cost = *c.Usage, c.CostUSD.String()
+		}
+		p.InputTokens = append(p.InputTokens, usage.InputTokens)
+		p.CachedInputTokens = append(p.CachedInputTokens, usage.CachedInputTokens)
+		p.OutputTokens = append(p.OutputTokens, usage.OutputTokens)
+		p.ReasoningTokens = append(p.ReasoningTokens, usage.ReasoningTokens)
+		p.CostsUSD = append(p.CostsUSD, cost)
+		p.Responses = append(p.Responses, c.Response)
+		p.TraceIds = append(p.TraceIds, c.TraceID)
+	}
+	if _, err := ledgersql.New(tx).CloseCalls(ctx, p); err != nil {
+		return fmt.Errorf("close %d model calls: %w", len(closures), err)
+	}
+	return nil
+}
+
+// Result is an answer, with what explains it.
+type Result struct {
+	Key           content.Key
+	ContentHash   content.Hash
+	TicketID      uuid.UUID
+	VersionID     string
+	Answer        evaluation.Answer
+	Decision      evaluation.Decision
+	ModelVersion  string // as served
+	PromptVersion string
+	CallID        uuid.UUID
+}
+
+// Save writes results. Of two for one key the first stays; the number written comes back.
+func Save(ctx context.Context, tx pgx.Tx, results []Result) (int, error) {
+	if len(results) == 0 {
+		return 0, nil
+	}
+	var p ledgersql.SaveResultsParams
+	for _, r := range results {
+		p.Keys = append(p.Keys, string(r.Key))
+		p.ContentHashes = append(p.ContentHashes, r.ContentHash[:])
+		p.TicketIds = append(p.TicketIds, r.TicketID)
+		p.VersionIds = append(p.VersionIds, r.VersionID)
+		p.IsUrgent = append(p.IsUrgent, r.Answer.IsUrgent)
+		p.Departments = append(p.Departments, r.Answer.Department)
+		p.UrgencyScores = append(p.UrgencyScores, r.Answer.UrgencyScore)
+		p.ModelVersions = append(p.ModelVersions, r.ModelVersion)
+		p.PromptVersions = append(p.PromptVersions, r.PromptVersion)
+		p.PolicyVersions = append(p.PolicyVersions, r.Decision.PolicyVersion)
+		p.Priorities = append(p.Priorities, r.Decision.Priority)
+		p.Queues = append(p.Queues, r.Decision.Queue)
+		p.ModelCallIds = append(p.ModelCallIds, r.CallID)
+	}
+	written, err := ledgersql.New(tx).SaveResults(ctx, p)
+	if err != nil {
+		return 0, fmt.Errorf("save %d results: %w", len(results), err)
+	}
+	return len(written), nil
+}
+
+// EnsurePartitions makes the ledger's partitions of this month and the given number of next ones.
+func EnsurePartitions(ctx context.Context, db ledgersql.DBTX, monthsAhead int) (made int, err error) {
+	n, err := ledgersql.New(db).EnsurePartitions(ctx, int32(monthsAhead))
+	if err != nil {
+		return 0, fmt.Errorf("make the partitions of model_call: %w", err)
+	}
+	return int(n), nil
+}

@@ -1,0 +1,43 @@
+-- name: CloseCalls :execrows
+-- Closes calls with what became of them. A call is closed once, but for one of unknown outcome whose response
+-- came after all, and one whose response was saved and is now judged. Tokens of -1 are not known.
+UPDATE model_call m
+SET outcome = u.outcome, finished_at = now(),
+    class = nullif(u.class, ''), reason = nullif(u.reason, ''), error = nullif(u.error, ''),
+    http_status = coalesce(nullif(u.http_status, 0), m.http_status),
+    provider_request_id = coalesce(nullif(u.provider_request_id, ''), m.provider_request_id),
+    served_model = coalesce(nullif(u.served_model, ''), m.served_model),
+    input_tokens = coalesce(nullif(u.input_tokens, -1), m.input_tokens), cached_input_tokens = coalesce(nullif(u.cached_input_tokens, -1), m.cached_input_tokens),
+    output_tokens = coalesce(nullif(u.output_tokens, -1), m.output_tokens), reasoning_tokens = coalesce(nullif(u.reasoning_tokens, -1), m.reasoning_tokens),
+    cost_usd = coalesce(nullif(u.cost_usd, '')::numeric, m.cost_usd),
+    response = coalesce(u.response, m.response), trace_id = coalesce(nullif(u.trace_id, ''), m.trace_id)
+FROM ROWS FROM (
+  unnest(@ids::uuid[]), unnest(@outcomes::text[]), unnest(@classes::text[]), unnest(@reasons::text[]), unnest(@errors::text[]),
+  unnest(@http_statuses::int[]), unnest(@provider_request_ids::text[]), unnest(@served_models::text[]),
+  unnest(@input_tokens::bigint[]), unnest(@cached_input_tokens::bigint[]), unnest(@output_tokens::bigint[]), unnest(@reasoning_tokens::bigint[]),
+  unnest(@costs_usd::text[]), unnest(@responses::bytea[]), unnest(@trace_ids::text[])
+) AS u(id, outcome, class, reason, error, http_status, provider_request_id, served_model,
+       input_tokens, cached_input_tokens, output_tokens, reasoning_tokens, cost_usd, response, trace_id)
+WHERE m.id = u.id
+  AND (m.outcome = 'open' OR m.outcome = 'saved' OR m.outcome = 'unknown' AND u.outcome IN ('answered', 'rejected', 'saved'));
+
+-- name: SaveResults :many
+-- The first writer wins. The keys written come back.
+INSERT INTO evaluation_result (
+  idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+  model_version, prompt_version, policy_version, priority, queue, model_call_id)
+SELECT u.key, u.content_hash, u.ticket_id, u.version_id, u.is_urgent, u.department, u.urgency_score,
+       u.model_version, u.prompt_version, u.policy_version, u.priority, u.queue, u.model_call_id
+FROM ROWS FROM (
+  unnest(@keys::text[]), unnest(@content_hashes::bytea[]), unnest(@ticket_ids::uuid[]), unnest(@version_ids::text[]),
+  unnest(@is_urgent::float8[]), unnest(@departments::text[]), unnest(@urgency_scores::float8[]),
+  unnest(@model_versions::text[]), unnest(@prompt_versions::text[]), unnest(@policy_versions::text[]),
+  unnest(@priorities::text[]), unnest(@queues::text[]), unnest(@model_call_ids::uuid[])
+) AS u(key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+       model_version, prompt_version, policy_version, priority, queue, model_call_id)
+ORDER BY u.key
+ON CONFLICT DO NOTHING
+RETURNING idempotency_key;
+
+-- name: EnsurePartitions :one
+SELECT ensure_model_call_partitions(@months_ahead::int);

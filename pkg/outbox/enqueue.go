@@ -1,0 +1,151 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/failure"
+	"github.com/evalonce/evalonce/pkg/outbox/internal/outboxsql"
+)
+
+// Job is work to be done: one key, and the ticket that asked for it first.
+type Job struct {
+	Key          content.Key
+	ContentHash  content.Hash
+	TicketID     uuid.UUID
+	TraceContext string
+}
+
+// Demand says where work goes.
+type Demand struct {
+	VersionID string
+	Route     string
+	Lane      Lane
+}
+
+// rearmable are the classes of dead letter that may succeed when asked again: attempts spent on transient
+// failures. A deterministic failure would fail again, and a call of unknown outcome may already be paid.
+func rearmable() []string {
+	var classes []string
+	for _, c := range []failure.Class{failure.Transient, failure.Throttled, failure.Unknown, failure.Operator, failure.Permanent} {
+		if c.Rearmable() {
+			classes = append(classes, string(c))
+		}
+	}
+	return classes
+}
+
+// enqueueRounds bounds how often Enqueue goes after a row that is there at one look and gone at the next. Once is
+// what a finish in between costs; more needs a row that is made and deleted again within the same moment.
+const enqueueRounds = 4
+
+// Enqueue makes sure that every key has work or a result when the transaction commits. Keys must be distinct.
+// Work that is there already is locked against being finished until then, so that the one who finishes it sees
+// the tickets of this transaction; dead work of a re-armable class goes back to pending.
+func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
+	q := outboxsql.New(tx)
+	missing := jobs
+	for range enqueueRounds {
+		inserted, err := q.Enqueue(ctx, enqueueParams(d, missing))
+		if err != nil {
+			return fmt.Errorf("enqueue %d evaluations: %w", len(missing), err)
+		}
+		existing := without(missing, inserted)
+		if len(existing) == 0 {
+			return nil
+		}
+		states, err := q.States(ctx, keysOf(existing))
+		if err != nil {
+			return fmt.Errorf("read the states of %d evaluations: %w", len(existing), err)
+		}
+		var followed, dead []string
+		answered := make([]string, 0, len(states))
+		for _, s := range states {
+			switch State(s.State) {
+			case Succeeded:
+				answered = append(answered, s.IdempotencyKey)
+			case Dead:
+				dead = append(dead, s.IdempotencyKey)
+				followed = append(followed, s.IdempotencyKey)
+			case Absent:
+			default:
+				followed = append(followed, s.IdempotencyKey)
+			}
+		}
+		if len(dead) > 0 {
+			if _, err := q.Rearm(ctx, outboxsql.RearmParams{Keys: dead, Classes: rearmable()}); err != nil {
+				return fmt.Errorf("re-arm %d evaluations: %w", len(dead), err)
+			}
+		}
+		if len(followed) > 0 {
+			if followed, err = q.Follow(ctx, followed); err != nil {
+				return fmt.Errorf("follow %d evaluations: %w", len(followed), err)
+			}
+		}
+		if missing = without(without(existing, answered), followed); len(missing) == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("enqueue %d evaluations: their rows come and go", len(missing))
+}
+
+func enqueueParams(d Demand, jobs []Job) outboxsql.EnqueueParams {
+	p := outboxsql.EnqueueParams{
+		VersionID: d.VersionID, Route: d.Route, Lane: string(d.Lane),
+		Keys: keysOf(jobs), ContentHashes: make([][]byte, len(jobs)), TicketIds: make([]uuid.UUID, len(jobs)), TraceContexts: make([]string, len(jobs)),
+	}
+	for i, j := range jobs {
+		p.ContentHashes[i], p.TicketIds[i], p.TraceContexts[i] = j.ContentHash[:], j.TicketID, j.TraceContext
+	}
+	return p
+}
+
+func keysOf(jobs []Job) []string {
+	keys := make([]string, len(jobs))
+	for i, j := range jobs {
+		keys[i] = string(j.Key)
+	}
+	return keys
+}
+
+func without(jobs []Job, keys []string) []Job {
+	if len(keys) == 0 {
+		return jobs
+	}
+	gone := keySet(keys)
+	var left []Job
+	for _, j := range jobs {
+		if !gone[j.Key] {
+			left = append(left, j)
+		}
+	}
+	return left
+}
+
+// Standing is where a key stands, and why where it is dead.
+type Standing struct {
+	State  State
+	Class  failure.Class
+	Reason failure.Reason
+}
+
+// StateOf reads where each key stands, without locks.
+func StateOf(ctx context.Context, db outboxsql.DBTX, keys []content.Key) (map[content.Key]Standing, error) {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = string(k)
+	}
+	rows, err := outboxsql.New(db).States(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("read the states of %d evaluations: %w", len(keys), err)
+	}
+	states := make(map[content.Key]Standing, len(rows))
+	for _, r := range rows {
+		states[content.Key(r.IdempotencyKey)] = Standing{State: State(r.State), Class: failure.Class(r.LastClass), Reason: failure.Reason(r.LastReason)}
+	}
+	return states, nil
+}

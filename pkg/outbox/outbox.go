@@ -1,0 +1,203 @@
+// Package outbox owns evaluation_outbox: the work of EvalOnce and its dead letters.
+//
+// Delivery is at least once: work is leased, and a lease that is not extended in time goes to another worker.
+// The effect is exactly once by the evaluation key: there is one row per key while there is work, none once
+// there is a result, and every change that a worker makes is fenced by the lease it holds. Times are the
+// database's; callers pass durations.
+//
+// Statements that lock several rows take them in key order. The life of an evaluation, statement by statement,
+// is told in README.md.
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/failure"
+	"github.com/evalonce/evalonce/pkg/outbox/internal/outboxsql"
+)
+
+// Lane separates traffic that someone waits for from bulk work.
+type Lane string
+
+// The lanes.
+const (
+	Live Lane = "live"
+	Bulk Lane = "bulk"
+)
+
+// State is where the evaluation of a key stands. Absent means neither work nor a result.
+type State string
+
+// The states, as the table and the ticket_evaluation view spell them.
+const (
+	Absent     State = ""
+	Pending    State = "pending"
+	Processing State = "processing"
+	Succeeded  State = "succeeded"
+	Dead       State = "dead"
+)
+
+// Lease is the right to change one row. It is lost, silently, once it has expired and was reclaimed.
+type Lease struct {
+	Key content.Key
+	ID  uuid.UUID
+}
+
+func split(leases []Lease) (keys []string, ids []uuid.UUID) {
+	keys, ids = make([]string, len(leases)), make([]uuid.UUID, len(leases))
+	for i, l := range leases {
+		keys[i], ids[i] = string(l.Key), l.ID
+	}
+	return keys, ids
+}
+
+// Keys turns rows of keys into a set.
+func keySet(keys []string) map[content.Key]bool {
+	set := make(map[content.Key]bool, len(keys))
+	for _, k := range keys {
+		set[content.Key(k)] = true
+	}
+	return set
+}
+
+// Retry puts leased work back to pending.
+type Retry struct {
+	Lease
+	Delay   time.Duration
+	Refund  bool // the attempt does not count
+	Unknown bool // a call of unknown outcome is counted
+	Failure *failure.Failure
+}
+
+// PutBack returns work to pending, due after its delay. Rows whose lease is lost are left alone; the keys of
+// the others come back.
+func PutBack(ctx context.Context, tx pgx.Tx, retries []Retry) (map[content.Key]bool, error) {
+	if len(retries) == 0 {
+		return nil, nil
+	}
+	var p outboxsql.RetryParams
+	for _, r := range retries {
+		p.Keys = append(p.Keys, string(r.Key))
+		p.Leases = append(p.Leases, r.ID)
+		p.DelaySeconds = append(p.DelaySeconds, r.Delay.Seconds())
+		p.Refunds = append(p.Refunds, r.Refund)
+		p.Unknowns = append(p.Unknowns, r.Unknown)
+		p.Classes = append(p.Classes, string(r.Failure.Class))
+		p.Reasons = append(p.Reasons, string(r.Failure.Reason))
+		p.Errors = append(p.Errors, r.Failure.Detail)
+	}
+	keys, err := outboxsql.New(tx).Retry(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("put %d evaluations back: %w", len(retries), err)
+	}
+	return keySet(keys), nil
+}
+
+// Burial sends leased work to the dead letters.
+type Burial struct {
+	Lease
+	Unknown bool // a call of unknown outcome is counted
+	Failure *failure.Failure
+}
+
+// Bury makes dead letters of work whose lease holds, and of work that waits with no lease at all: a verdict on
+// a response that came late is as final as any. The keys buried come back.
+func Bury(ctx context.Context, tx pgx.Tx, burials []Burial) (map[content.Key]bool, error) {
+	if len(burials) == 0 {
+		return nil, nil
+	}
+	var p outboxsql.BuryParams
+	for _, b := range burials {
+		p.Keys = append(p.Keys, string(b.Key))
+		p.Leases = append(p.Leases, b.ID)
+		p.Unknowns = append(p.Unknowns, b.Unknown)
+		p.Classes = append(p.Classes, string(b.Failure.Class))
+		p.Reasons = append(p.Reasons, string(b.Failure.Reason))
+		p.Errors = append(p.Errors, b.Failure.Detail)
+	}
+	keys, err := outboxsql.New(tx).Bury(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("bury %d evaluations: %w", len(burials), err)
+	}
+	return keySet(keys), nil
+}
+
+// Finish deletes work whose result is written in the same transaction, and must come before anything in it that
+// looks up the tickets served: a follower that committed first is then seen, and one that comes later finds the
+// result. Work that another worker holds by now stays. The keys deleted come back.
+func Finish(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]bool, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	keys, ids := split(leases)
+	deleted, err := outboxsql.New(tx).Finish(ctx, outboxsql.FinishParams{Keys: keys, Leases: ids})
+	if err != nil {
+		return nil, fmt.Errorf("finish %d evaluations: %w", len(leases), err)
+	}
+	return keySet(deleted), nil
+}
+
+// Release gives back work that never started: its attempt is refunded and its open call closed as unsent.
+func Release(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]bool, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	keys, ids := split(leases)
+	released, err := outboxsql.New(tx).Release(ctx, outboxsql.ReleaseParams{Keys: keys, Leases: ids})
+	if err != nil {
+		return nil, fmt.Errorf("release %d evaluations: %w", len(leases), err)
+	}
+	return keySet(released), nil
+}
+
+// Extend is the heartbeat: it prolongs all of a worker's leases in one statement, and returns those that are
+// lost.
+func Extend(ctx context.Context, db outboxsql.DBTX, worker string, leases []uuid.UUID, lease time.Duration) (lost []uuid.UUID, err error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	kept, err := outboxsql.New(db).Extend(ctx, outboxsql.ExtendParams{Worker: worker, Leases: leases, LeaseSeconds: lease.Seconds()})
+	if err != nil {
+		return nil, fmt.Errorf("extend %d leases: %w", len(leases), err)
+	}
+	held := make(map[uuid.UUID]bool, len(kept))
+	for _, id := range kept {
+		held[id] = true
+	}
+	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return held[id] }), nil
+}
+
+// Reclaimed counts what became of expired leases.
+type Reclaimed struct {
+	Pending int // work that goes on
+	Dead    int // work whose version allows no further call of unknown outcome
+	Unknown int // calls closed as unknown
+}
+
+// Reclaim takes back up to most expired leases. An open call of such a lease may have been paid: it is closed as
+// unknown, and its work goes on only as the version's policy allows. Safe to run anywhere, by several at once.
+func Reclaim(ctx context.Context, db outboxsql.DBTX, most int) (Reclaimed, error) {
+	rows, err := outboxsql.New(db).Reclaim(ctx, int32(most))
+	if err != nil {
+		return Reclaimed{}, fmt.Errorf("reclaim expired leases: %w", err)
+	}
+	var r Reclaimed
+	for _, row := range rows {
+		if row.Dead {
+			r.Dead++
+		} else {
+			r.Pending++
+		}
+		if row.Lost {
+			r.Unknown++
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,211 @@
+-- name: Enqueue :many
+-- Work for every key that has neither work nor a result. Rows go in in key order; the keys inserted come back.
+INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane, trace_context)
+SELECT u.key, u.content_hash, u.ticket_id, @version_id::text, @route::text, @lane::text, u.trace_context
+FROM ROWS FROM (unnest(@keys::text[]), unnest(@content_hashes::bytea[]), unnest(@ticket_ids::uuid[]), unnest(@trace_contexts::text[]))
+     AS u(key, content_hash, ticket_id, trace_context)
+WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
+ORDER BY u.key
+ON CONFLICT DO NOTHING
+RETURNING idempotency_key;
+
+-- name: Follow :many
+-- Locks existing work against being finished before this transaction ends, without hindering a claim or a heartbeat.
+SELECT idempotency_key FROM evaluation_outbox
+WHERE idempotency_key = ANY (@keys::text[])
+ORDER BY idempotency_key
+FOR KEY SHARE;
+
+-- name: Rearm :many
+-- New demand for dead work of a class that may succeed today.
+WITH dead AS MATERIALIZED (
+  SELECT idempotency_key FROM evaluation_outbox
+  WHERE idempotency_key = ANY (@keys::text[]) AND status = 'dead' AND last_class = ANY (@classes::text[])
+  ORDER BY idempotency_key
+  FOR NO KEY UPDATE
+)
+UPDATE evaluation_outbox o
+SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL
+WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM dead))
+RETURNING o.idempotency_key;
+
+-- name: States :many
+SELECT u.key::text AS idempotency_key,
+       (CASE WHEN r.idempotency_key IS NOT NULL THEN 'succeeded' ELSE coalesce(o.status, '') END)::text AS state,
+       coalesce(o.last_class, '')::text AS last_class, coalesce(o.last_reason, '')::text AS last_reason, o.dead_at
+FROM unnest(@keys::text[]) AS u(key)
+LEFT JOIN evaluation_result r ON r.idempotency_key = u.key
+LEFT JOIN evaluation_outbox o ON o.idempotency_key = u.key;
+
+-- name: PlanClaim :exec
+-- The claim must walk its index: a plan that sorts the backlog, chosen on stale statistics, would stop the queue.
+SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+
+-- name: Claim :many
+WITH picked AS MATERIALIZED (
+  SELECT q.idempotency_key
+  FROM evaluation_outbox q
+  WHERE q.route = @route AND q.lane = @lane AND q.status = 'pending'
+    AND q.available_at >= @from_at AND q.available_at <= now()
+  ORDER BY q.available_at, q.idempotency_key
+  LIMIT @most
+  FOR NO KEY UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE evaluation_outbox o
+  SET status = 'processing', attempts = o.attempts + 1, lease_id = gen_random_uuid(),
+      locked_by = @worker::text, locked_until = now() + make_interval(secs => @lease_seconds::float8)
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM picked))
+  RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
+            o.available_at, o.lease_id, o.trace_context, o.created_at
+), known AS (
+  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response
+  FROM claimed c
+  LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
+  LEFT JOIN LATERAL (
+    SELECT m.id, m.response FROM model_call m
+    WHERE m.idempotency_key = c.idempotency_key AND m.outcome = 'saved' ORDER BY m.id LIMIT 1
+  ) s ON true
+), opened AS (
+  INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt)
+  SELECT uuid_v7(), idempotency_key, version_id, lease_id, attempts
+  FROM known
+  WHERE NOT answered AND saved_call_id IS NULL
+  RETURNING id, lease_id
+)
+SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts, k.unknown_calls, k.available_at,
+       k.lease_id::uuid AS lease_id, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
+       k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
+       coalesce(p.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
+FROM known k
+JOIN ticket t ON t.id = k.ticket_id
+LEFT JOIN opened p ON p.lease_id = k.lease_id;
+
+-- name: Extend :many
+-- The heartbeat: one statement for all leases of a worker. A lease that does not come back is lost.
+WITH held AS MATERIALIZED (
+  SELECT q.idempotency_key FROM evaluation_outbox q
+  WHERE q.locked_by = @worker::text AND q.status = 'processing' AND q.lease_id = ANY (@leases::uuid[])
+  ORDER BY q.idempotency_key
+  FOR NO KEY UPDATE
+)
+UPDATE evaluation_outbox o
+SET locked_until = now() + make_interval(secs => @lease_seconds::float8)
+WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
+RETURNING o.lease_id::uuid AS lease_id;
+
+-- name: Finish :many
+-- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now
+-- stays; that worker, or the next claim, finds the result. The keys deleted come back.
+WITH owned AS MATERIALIZED (
+  SELECT o.idempotency_key
+  FROM evaluation_outbox o
+  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = o.idempotency_key
+  WHERE o.lease_id = u.lease OR o.lease_id IS NULL
+  ORDER BY o.idempotency_key
+  FOR UPDATE OF o
+)
+DELETE FROM evaluation_outbox o
+WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
+RETURNING o.idempotency_key;
+
+-- name: Retry :many
+-- Back to pending. A refund takes the attempt back; unknown counts a call of unknown outcome.
+WITH owned AS MATERIALIZED (
+  SELECT o.idempotency_key, u.delay_seconds, u.refund, u.unknown, u.class, u.reason, u.error
+  FROM evaluation_outbox o
+  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[]), unnest(@delay_seconds::float8[]), unnest(@refunds::boolean[]),
+                  unnest(@unknowns::boolean[]), unnest(@classes::text[]), unnest(@reasons::text[]), unnest(@errors::text[]))
+       AS u(key, lease, delay_seconds, refund, unknown, class, reason, error) ON u.key = o.idempotency_key
+  WHERE o.lease_id = u.lease
+  ORDER BY o.idempotency_key
+  FOR NO KEY UPDATE OF o
+)
+UPDATE evaluation_outbox o
+SET status = 'pending', lease_id = NULL, locked_by = NULL, locked_until = NULL,
+    available_at = now() + make_interval(secs => w.delay_seconds),
+    attempts = o.attempts - w.refund::int, unknown_calls = o.unknown_calls + w.unknown::int,
+    last_class = w.class, last_reason = w.reason, last_error = w.error
+FROM owned w
+WHERE o.idempotency_key = w.idempotency_key
+RETURNING o.idempotency_key;
+
+-- name: Bury :many
+-- To the dead letters. What nobody holds is buried too: a verdict on a response that came after the lease was
+-- lost is as final as any, and the next call would pay for the same one.
+WITH owned AS MATERIALIZED (
+  SELECT o.idempotency_key, u.unknown, u.class, u.reason, u.error
+  FROM evaluation_outbox o
+  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[]), unnest(@unknowns::boolean[]), unnest(@classes::text[]),
+                  unnest(@reasons::text[]), unnest(@errors::text[]))
+       AS u(key, lease, unknown, class, reason, error) ON u.key = o.idempotency_key
+  WHERE o.lease_id = u.lease OR o.status = 'pending'
+  ORDER BY o.idempotency_key
+  FOR NO KEY UPDATE OF o
+)
+UPDATE evaluation_outbox o
+SET status = 'dead', dead_at = now(), lease_id = NULL, locked_by = NULL, locked_until = NULL,
+    unknown_calls = o.unknown_calls + w.unknown::int,
+    last_class = w.class, last_reason = w.reason, last_error = w.error
+FROM owned w
+WHERE o.idempotency_key = w.idempotency_key
+RETURNING o.idempotency_key;
+
+-- name: Release :many
+-- Gives back what never started: as if it had not been claimed.
+WITH owned AS MATERIALIZED (
+  SELECT o.idempotency_key
+  FROM evaluation_outbox o
+  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = o.idempotency_key
+  WHERE o.lease_id = u.lease
+  ORDER BY o.idempotency_key
+  FOR NO KEY UPDATE OF o
+), closed AS (
+  UPDATE model_call m SET outcome = 'unsent', finished_at = now()
+  WHERE m.lease_id = ANY (@leases::uuid[]) AND m.outcome = 'open'
+    AND m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
+)
+UPDATE evaluation_outbox o
+SET status = 'pending', lease_id = NULL, locked_by = NULL, locked_until = NULL, attempts = o.attempts - 1
+WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
+RETURNING o.idempotency_key;
+
+-- name: Reclaim :many
+-- Takes back expired leases. An open call of such a lease may have been sent and paid: it is closed as unknown
+-- and counted, and its work is sent again only as its version allows. A row whose answer is already here, or
+-- whose call was never opened, goes back with its attempt refunded.
+WITH expired AS MATERIALIZED (
+  SELECT o.idempotency_key, o.lease_id, o.version_id, o.attempts, o.unknown_calls
+  FROM evaluation_outbox o
+  WHERE o.status = 'processing' AND o.locked_until < now()
+  ORDER BY o.idempotency_key
+  LIMIT @most
+  FOR NO KEY UPDATE SKIP LOCKED
+), lost AS (
+  UPDATE model_call m
+  SET outcome = 'unknown', class = 'unknown', reason = 'lease_expired', finished_at = now()
+  WHERE m.outcome = 'open' AND m.lease_id = ANY (ARRAY(SELECT lease_id FROM expired))
+  RETURNING m.lease_id
+), judged AS (
+  SELECT e.idempotency_key, l.lease_id IS NOT NULL AS lost,
+         l.lease_id IS NOT NULL
+           AND (v.unknown_policy = 'hold' OR e.unknown_calls + 1 > v.max_unknown_calls OR e.attempts >= v.max_attempts)
+           AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
+           AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key AND m.outcome = 'saved') AS dead
+  FROM expired e
+  JOIN evaluator_version v ON v.id = e.version_id
+  LEFT JOIN lost l ON l.lease_id = e.lease_id
+)
+UPDATE evaluation_outbox o
+SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
+    dead_at = CASE WHEN j.dead THEN now() END,
+    lease_id = NULL, locked_by = NULL, locked_until = NULL,
+    available_at = now(),
+    attempts = o.attempts - (NOT j.lost)::int,
+    unknown_calls = o.unknown_calls + j.lost::int,
+    last_class = CASE WHEN j.dead OR j.lost THEN 'unknown' ELSE o.last_class END,
+    last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
+    last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
+FROM judged j
+WHERE o.idempotency_key = j.idempotency_key
+RETURNING o.idempotency_key, j.lost::boolean AS lost, j.dead::boolean AS dead;

@@ -1,0 +1,93 @@
+-- name: ReserveRequests :many
+-- Takes the keys in order; waits for a concurrent request with one of them. An expired key is free again.
+INSERT INTO client_request AS r (scope, key, fingerprint, response, response_schema, ticket_id, expires_at)
+SELECT u.scope, u.key, u.fingerprint, u.response, @response_schema::int, u.ticket_id, now() + make_interval(secs => @retention_seconds::float8)
+FROM ROWS FROM (unnest(@scopes::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]),
+                unnest(@responses::bytea[]), unnest(@ticket_ids::uuid[])) AS u(scope, key, fingerprint, response, ticket_id)
+ORDER BY u.scope, u.key
+ON CONFLICT (scope, key) DO UPDATE
+SET fingerprint = EXCLUDED.fingerprint, response = EXCLUDED.response, response_schema = EXCLUDED.response_schema,
+    ticket_id = EXCLUDED.ticket_id, created_at = now(), expires_at = EXCLUDED.expires_at
+WHERE r.expires_at <= now()
+RETURNING r.ticket_id;
+
+-- name: GetRequests :many
+SELECT r.scope, r.key, r.fingerprint, r.response, r.response_schema, r.ticket_id
+FROM ROWS FROM (unnest(@scopes::text[]), unnest(@keys::text[])) AS u(scope, key)
+JOIN client_request r ON r.scope = u.scope AND r.key = u.key;
+
+-- name: InsertTickets :one
+-- All rows of a transaction carry its one now().
+WITH inserted AS (
+  INSERT INTO ticket (id, client_id, external_id, subject, message, content_hash, trace_context)
+  SELECT u.id, u.client_id, u.external_id, u.subject, u.message, u.content_hash, u.trace_context
+  FROM ROWS FROM (unnest(@ids::uuid[]), unnest(@client_ids::text[]), unnest(@external_ids::text[]), unnest(@subjects::text[]),
+                  unnest(@messages::text[]), unnest(@content_hashes::bytea[]), unnest(@trace_contexts::text[]))
+       AS u(id, client_id, external_id, subject, message, content_hash, trace_context)
+)
+SELECT now()::timestamptz AS created_at;
+
+-- name: GetTickets :many
+SELECT id, client_id, external_id, subject, message, created_at, trace_context
+FROM ticket
+WHERE id = ANY (@ids::uuid[]) AND client_id = @client_id;
+
+-- name: ShownEvaluations :many
+-- The evaluation that each ticket shows: the active version's, else the newest older one's.
+SELECT DISTINCT ON (e.ticket_id) sqlc.embed(e), coalesce(m.trace_id, '')::text AS answer_trace_id
+FROM ticket_evaluation e
+LEFT JOIN model_call m ON m.id = e.model_call_id
+WHERE e.ticket_id = ANY (@ids::uuid[])
+ORDER BY e.ticket_id, e.active DESC, e.version_created_at DESC;
+
+-- name: ListEvaluations :many
+SELECT sqlc.embed(e), coalesce(m.trace_id, '')::text AS answer_trace_id
+FROM ticket t
+JOIN ticket_evaluation e ON e.ticket_id = t.id
+LEFT JOIN model_call m ON m.id = e.model_call_id
+WHERE t.id = @id AND t.client_id = @client_id
+ORDER BY e.active DESC, e.version_created_at DESC;
+
+-- name: TicketExists :one
+SELECT EXISTS (SELECT FROM ticket WHERE id = @id AND client_id = @client_id);
+
+-- name: ScanTickets :many
+-- One window of a client's tickets, newest first, and those in it that pass the filter. The last row is the end
+-- of the window, with the number of tickets seen in it, so that a filter that matches little costs a bounded
+-- scan and the next page goes on from there.
+WITH seen AS MATERIALIZED (
+  SELECT id, created_at FROM ticket
+  WHERE client_id = @client_id AND created_at >= @created_from AND created_at < @created_to
+    AND (created_at, id) < (@after_created_at::timestamptz, @after_id::uuid)
+  ORDER BY created_at DESC, id DESC
+  LIMIT @window_size
+), matched AS (
+  SELECT s.id, s.created_at
+  FROM seen s
+  LEFT JOIN LATERAL (
+    SELECT * FROM ticket_evaluation e WHERE e.ticket_id = s.id ORDER BY e.active DESC, e.version_created_at DESC LIMIT 1
+  ) e ON @filtered::boolean
+  WHERE (@state::text = '' OR e.state = @state)
+    AND (@department::text = '' OR e.department = @department AND e.state = 'succeeded')
+    AND (sqlc.narg(min_urgency)::float8 IS NULL OR e.urgency_score >= sqlc.narg(min_urgency))
+  ORDER BY s.created_at DESC, s.id DESC
+  LIMIT @page_size
+)
+SELECT id, created_at, 0::bigint AS seen FROM matched
+UNION ALL
+(SELECT id, created_at, (SELECT count(*) FROM seen) FROM seen ORDER BY created_at, id LIMIT 1);
+
+-- name: FollowersOf :many
+-- The trace contexts of the tickets that each content serves.
+SELECT u.content_hash::bytea AS content_hash, t.trace_context
+FROM unnest(@content_hashes::bytea[]) AS u(content_hash)
+CROSS JOIN LATERAL (
+  SELECT t.trace_context FROM ticket t WHERE t.content_hash = u.content_hash AND t.trace_context <> '' LIMIT @most
+) t;
+
+-- name: PruneRequests :execrows
+DELETE FROM client_request r
+USING (
+  SELECT scope, key FROM client_request WHERE expires_at <= now() ORDER BY expires_at LIMIT @most FOR UPDATE SKIP LOCKED
+) expired
+WHERE r.scope = expired.scope AND r.key = expired.key;
