@@ -1,0 +1,118 @@
+# Every gate and every tool of the repository. It needs Go, make, a C compiler (for the race detector) and, for the
+# tests and the demo, a Postgres; whatever else it uses it builds into .bin from source, once for each version.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+BIN := $(CURDIR)/.bin
+BUILD := $(CURDIR)/.build
+GENERATED := proto/gen proto/openapi pkg/*/internal/*sql
+
+TICKETS ?= 200
+KEEP ?=
+MODEL ?=
+FUZZTIME ?= 10s
+TESTFLAGS ?=
+
+.PHONY: help
+help: ## Print this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Tools. A binary carries its version and the Go that built it: when either is another one now, it is built again.
+
+buf := github.com/bufbuild/buf/cmd/buf@v1.75.0
+golangci-lint := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+sqlc := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+
+.PHONY: tools
+tools: buf golangci-lint sqlc ## Build buf, golangci-lint and sqlc into .bin, unless they are there.
+
+.PHONY: buf golangci-lint sqlc
+buf golangci-lint sqlc:
+	@want="$$(go env GOVERSION) $(lastword $(subst @, ,$($@)))"; \
+	have=$$(go version -m $(BIN)/$@ 2>/dev/null | awk 'NR == 1 {go = $$2} $$1 == "mod" {print go, $$3}' || true); \
+	if [[ $$have != "$$want" ]]; then \
+		echo "building $($@) from source"; \
+		GOBIN=$(BIN) GOWORK=off GOFLAGS= CGO_ENABLED=0 go install $($@); \
+	fi
+
+# Generated code. GOWORK=off: what is generated depends on proto/go.mod and on no other module.
+
+.PHONY: proto-deps
+proto-deps:
+	@rm -rf $(BUILD)/proto-deps
+	@GOWORK=off go -C proto run ./internal/protodeps $(BUILD)/proto-deps
+
+.PHONY: generate
+generate: buf sqlc proto-deps ## Generate Go and OpenAPI from the .proto files, and Go from the queries.
+	GOWORK=off $(BIN)/buf generate
+	$(BIN)/sqlc generate -f pkg/sqlc.yaml
+
+.PHONY: drift
+drift: ## Fail when generating again changes anything, or when something generated is not known to git.
+	@rm -rf $(BUILD)/drift; mkdir -p $(BUILD)/drift/before $(BUILD)/drift/after
+	@tar -cf - $(wildcard $(GENERATED)) | tar -xf - -C $(BUILD)/drift/before
+	@$(MAKE) --no-print-directory generate
+	@tar -cf - $$(ls -d $(GENERATED)) | tar -xf - -C $(BUILD)/drift/after
+	@diff -ru $(BUILD)/drift/before $(BUILD)/drift/after || { echo 'drift: commit what make generate changed' >&2; exit 1; }
+	@if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then \
+		unknown=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
+		if [[ -n $$unknown ]]; then echo "drift: generated, but not in git:"$$'\n'"$$unknown" >&2; exit 1; fi; \
+	fi
+
+# Gates.
+
+.PHONY: fmt
+fmt: buf golangci-lint ## Format Go and .proto files.
+	$(BIN)/golangci-lint fmt $$(go list -m -f '{{.Dir}}/...')
+	$(BIN)/buf format -w proto
+
+.PHONY: lint
+lint: buf golangci-lint proto-deps ## go vet, golangci-lint and buf lint, all modules.
+	go vet work
+	$(BIN)/golangci-lint run $$(go list -m -f '{{.Dir}}/...')
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code proto
+
+.PHONY: tidy-check
+tidy-check: ## Fail when a module's go.mod or go.sum is not what go mod tidy makes of it.
+	@failed=0; for dir in $$(go list -m -f '{{.Dir}}'); do \
+		GOWORK=off go -C "$$dir" mod tidy -diff || { echo "tidy-check: $$dir" >&2; failed=1; }; \
+	done; exit $$failed
+
+.PHONY: standalone
+standalone: ## Build each module without the workspace, as those who import it do.
+	@failed=0; for dir in $$(go list -m -f '{{.Dir}}'); do \
+		GOWORK=off go -C "$$dir" build ./... || { echo "standalone: $$dir" >&2; failed=1; }; \
+	done; exit $$failed
+
+.PHONY: build
+build: ## Build all binaries into .build/bin.
+	@mkdir -p $(BUILD)/bin
+	go build -trimpath -o $(BUILD)/bin/ work
+
+.PHONY: test
+test: ## Run all tests, shuffled and with the race detector. TESTFLAGS='-run=Name -v' narrows it.
+	@.ci/require postgres cc
+	go test -race -shuffle=on $(TESTFLAGS) work
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (10s).
+	@{ grep -rlE --include='*_test.go' '^func Fuzz' $$(go list -m -f '{{.Dir}}') || true; } | while read -r file; do \
+		sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file" | while read -r target; do \
+			echo "$$target in $${file#$(CURDIR)/}"; \
+			go test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}" </dev/null; \
+		done; \
+	done
+
+.PHONY: demo
+demo: build ## Run Postgres, a provider simulator and all services on this machine: TICKETS=200 KEEP=1 MODEL=name.
+	@.ci/require postgres
+	$(BUILD)/bin/demo --tickets=$(TICKETS) $(if $(KEEP),--keep) $(if $(MODEL),--model=$(MODEL))
+
+.PHONY: clean
+clean: ## Remove what was built, but for the tools and a Postgres from npm.
+	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules -exec rm -rf {} +; fi
