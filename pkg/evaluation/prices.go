@@ -4,12 +4,12 @@ import "github.com/shopspring/decimal"
 
 // Prices are in US dollars for a million tokens.
 type Prices struct {
-	InputUSDPerMTok       decimal.Decimal
+	InputUSDPerMTok       decimal.Decimal // for input that was not read from the provider's cache
 	CachedInputUSDPerMTok decimal.Decimal
 	OutputUSDPerMTok      decimal.Decimal
 }
 
-// Usage counts the tokens of one call.
+// Usage counts the tokens of one call, as the provider reported them.
 type Usage struct {
 	InputTokens       int64
 	CachedInputTokens int64 // a subset of InputTokens
@@ -17,5 +17,23 @@ type Usage struct {
 	ReasoningTokens   int64 // a subset of OutputTokens
 }
 
-// Cost is the price of one call in US dollars, exact.
-func (p Prices) Cost(u Usage) decimal.Decimal { return decimal.Decimal{} }
+// Bounded returns the usage with its invariants restored: no count is negative, and no part exceeds its whole.
+// A provider's odd report must not keep a paid answer out of the ledger.
+func (u Usage) Bounded() Usage {
+	u.InputTokens = max(u.InputTokens, 0)
+	u.CachedInputTokens = min(max(u.CachedInputTokens, 0), u.InputTokens)
+	u.OutputTokens = max(u.OutputTokens, 0)
+	u.ReasoningTokens = min(max(u.ReasoningTokens, 0), u.OutputTokens)
+	return u
+}
+
+// Cost is the price of one call in US dollars, exact and never negative. Reasoning tokens are paid as the output
+// they are part of.
+func (p Prices) Cost(u Usage) decimal.Decimal {
+	u = u.Bounded()
+	fresh := decimal.NewFromInt(u.InputTokens - u.CachedInputTokens).Mul(p.InputUSDPerMTok)
+	cached := decimal.NewFromInt(u.CachedInputTokens).Mul(p.CachedInputUSDPerMTok)
+	output := decimal.NewFromInt(u.OutputTokens).Mul(p.OutputUSDPerMTok)
+	const millionth = -6
+	return decimal.Sum(fresh, cached, output).Shift(millionth)
+}

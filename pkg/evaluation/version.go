@@ -1,6 +1,10 @@
 package evaluation
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+)
 
 // Department is one of the places a ticket can be sent to, as the model sees it.
 type Department struct {
@@ -11,12 +15,14 @@ type Department struct {
 // UnknownPolicy says what becomes of an evaluation whose call may have been paid for without an answer.
 type UnknownPolicy string
 
+// The policies of [Version.UnknownPolicy].
 const (
-	Resend UnknownPolicy = "resend" // send again, up to MaxUnknownCalls times
+	Resend UnknownPolicy = "resend" // send again, within the bound of MaxUnknownCalls
 	Hold   UnknownPolicy = "hold"   // keep as a dead letter until an operator decides
 )
 
-// The values that [Version.WithDefaults] fills in. DefaultMaxUnknownCalls it cannot: there, zero means zero.
+// The values of fields that a version leaves out. [Version.WithDefaults] cannot fill in DefaultMaxUnknownCalls,
+// since a version may well want none; whoever can tell "absent" from zero does.
 const (
 	DefaultMaxAttempts     = 8
 	DefaultUnknownPolicy   = Resend
@@ -25,29 +31,29 @@ const (
 )
 
 // Version is everything that decides an answer, what the answer costs, and how failures on the way are treated.
-// It is immutable once registered. Only the fields that can change an answer are part of its [Version.Digest].
+// It is immutable once registered. The fields that can change an answer make its [Version.Digest].
 type Version struct {
 	ID            string
-	PromptVersion string
+	PromptVersion string // the author's name for the prompt
 	Provider      string
 	Model         string
-	Effort        string // the provider's word for how hard to think; may be empty
+	Effort        string // reasoning effort as the provider names it; empty sends none
 	Prompt        string
 	Departments   []Department
 
 	MaxOutputTokens int
-	AnswerSchema    int // the version of the answer's contract; see [AnswerSchema]
+	AnswerSchema    int // which contract the answer is held to; see [AnswerSchema]
 
-	Route  string
+	Route  string // the provider account that its calls go through
 	Prices Prices
 
-	MaxAttempts     int
+	MaxAttempts     int // transient failures before a dead letter
 	UnknownPolicy   UnknownPolicy
-	MaxUnknownCalls int // calls with an unknown outcome that may be sent again; 0 is none
-	MaxAge          time.Duration
+	MaxUnknownCalls int           // calls of unknown outcome before a dead letter
+	MaxAge          time.Duration // age at which failing work becomes a dead letter
 }
 
-// WithDefaults returns the version with its zero fields filled in, but for MaxUnknownCalls.
+// WithDefaults returns the version with its zero fields filled in, where a default exists and zero means absent.
 func (v Version) WithDefaults() Version {
 	if v.AnswerSchema == 0 {
 		v.AnswerSchema = AnswerSchema
@@ -64,13 +70,23 @@ func (v Version) WithDefaults() Version {
 	return v
 }
 
-// Validate returns every problem of the version at once, each as a [*FieldError], joined.
-func (v Version) Validate() error { return nil }
+// Digest identifies what the version asks, in the format of the package comment. Versions are digested with their
+// defaults filled in.
+func (v Version) Digest() [32]byte {
+	b := []byte("evalonce/version/1")
+	number := func(n int) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
+	text := func(s string) { number(len(s)); b = append(b, s...) }
 
-// FieldError says what is wrong with one field.
-type FieldError struct{ Field, Problem string }
-
-func (e *FieldError) Error() string { return e.Field + " " + e.Problem }
-
-// Digest identifies what the version asks.
-func (v Version) Digest() [32]byte { return [32]byte{} }
+	text(v.Provider)
+	text(v.Model)
+	text(v.Effort)
+	text(v.Prompt)
+	number(len(v.Departments))
+	for _, d := range v.Departments {
+		text(d.Name)
+		text(d.Description)
+	}
+	number(v.MaxOutputTokens)
+	number(v.AnswerSchema)
+	return sha256.Sum256(b)
+}

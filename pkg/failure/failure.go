@@ -1,47 +1,33 @@
-// Package failure sorts what can go wrong with a model call into five classes.
 package failure
 
 import (
-	"net/http"
+	"strconv"
 	"time"
 )
 
-// Class says what follows from a failure.
-type Class string
-
-const (
-	Transient Class = "transient"
-	Throttled Class = "throttled"
-	Unknown   Class = "unknown"
-	Operator  Class = "operator"
-	Permanent Class = "permanent"
-)
-
-// Reason is one word of a closed list; each belongs to one class.
-type Reason string
-
-// Failure is a classified failure.
+// Failure is a classified failure. It is an error whose text is made of closed words alone.
 type Failure struct {
 	Class      Class
 	Reason     Reason
-	HTTPStatus int
-	RetryAfter time.Duration
-	Detail     string
+	HTTPStatus int           // 0 when no response came
+	RetryAfter time.Duration // what the provider asked for, at most an hour; 0 when it asked for nothing
+	Detail     string        // what the provider or the network said, cleaned by Excerpt
 	cause      error
 }
 
-func (f *Failure) Error() string { return string(f.Class) + ": " + string(f.Reason) }
-func (f *Failure) Unwrap() error { return f.cause }
-
-// Exchange is what became of one HTTP request to a provider.
-type Exchange struct {
-	Err    error
-	Sent   bool // the whole request was written, or may have been
-	Status int
-	Header http.Header
-	Body   []byte
-	Now    time.Time // for HTTP dates
+// New makes a failure that is found after a whole exchange, such as a refusal. The detail is cleaned; cause may be
+// nil.
+func New(reason Reason, detail string, cause error) *Failure {
+	return &Failure{Class: reason.Class(), Reason: reason, Detail: Excerpt([]byte(detail)), cause: cause}
 }
 
-// Classify returns nil when the exchange is a usable 2xx.
-func Classify(x Exchange) *Failure { return nil }
+func (f *Failure) Error() string {
+	s := string(f.Class) + " failure: " + string(f.Reason)
+	if f.HTTPStatus != 0 {
+		s += " (HTTP " + strconv.Itoa(f.HTTPStatus) + ")"
+	}
+	return s
+}
+
+// Unwrap returns the transport's error, or the cause given to [New]. Its text is not cleaned.
+func (f *Failure) Unwrap() error { return f.cause }
