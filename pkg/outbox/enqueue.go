@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -131,6 +132,7 @@ type Standing struct {
 	State  State
 	Class  failure.Class
 	Reason failure.Reason
+	DeadAt time.Time // zero unless dead
 }
 
 // StateOf reads where each key stands, without locks.
@@ -145,7 +147,11 @@ func StateOf(ctx context.Context, db outboxsql.DBTX, keys []content.Key) (map[co
 	}
 	states := make(map[content.Key]Standing, len(rows))
 	for _, r := range rows {
-		states[content.Key(r.IdempotencyKey)] = Standing{State: State(r.State), Class: failure.Class(r.LastClass), Reason: failure.Reason(r.LastReason)}
+		s := Standing{State: State(r.State), Class: failure.Class(r.LastClass), Reason: failure.Reason(r.LastReason)}
+		if r.DeadAt != nil {
+			s.DeadAt = *r.DeadAt
+		}
+		states[content.Key(r.IdempotencyKey)] = s
 	}
 	return states, nil
 }

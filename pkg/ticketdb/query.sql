@@ -48,6 +48,12 @@ LEFT JOIN model_call m ON m.id = e.model_call_id
 WHERE t.id = @id AND t.client_id = @client_id
 ORDER BY e.active DESC, e.version_created_at DESC;
 
+-- name: Answers :many
+SELECT sqlc.embed(r), coalesce(m.trace_id, '')::text AS trace_id
+FROM evaluation_result r
+LEFT JOIN model_call m ON m.id = r.model_call_id
+WHERE r.idempotency_key = ANY (@keys::text[]);
+
 -- name: TicketExists :one
 SELECT EXISTS (SELECT FROM ticket WHERE id = @id AND client_id = @client_id);
 

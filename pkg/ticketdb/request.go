@@ -63,6 +63,7 @@ type Response struct {
 	VersionID string
 	Key       content.Key
 	State     outbox.State
+	Dead      *Dead // when the state is dead
 }
 
 // responseSchema is the form of the stored response. Another form gets another number, and responseOf goes on
@@ -73,10 +74,17 @@ type response1 struct {
 	VersionID string `json:"version_id"`
 	Key       string `json:"key"`
 	State     string `json:"state"`
+	Dead      *dead1 `json:"dead,omitempty"`
+}
+
+type dead1 struct {
+	Class  string    `json:"class"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
 }
 
 func (r Response) encode() ([]byte, error) {
-	return json.Marshal(response1{VersionID: r.VersionID, Key: string(r.Key), State: string(r.State)})
+	return json.Marshal(response1{VersionID: r.VersionID, Key: string(r.Key), State: string(r.State), Dead: (*dead1)(r.Dead)})
 }
 
 func responseOf(schema int32, ticketID uuid.UUID, raw []byte) (Response, error) {
@@ -87,7 +95,7 @@ func responseOf(schema int32, ticketID uuid.UUID, raw []byte) (Response, error) 
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return Response{}, fmt.Errorf("decode a stored response: %w", err)
 	}
-	return Response{TicketID: ticketID, VersionID: r.VersionID, Key: content.Key(r.Key), State: outbox.State(r.State)}, nil
+	return Response{TicketID: ticketID, VersionID: r.VersionID, Key: content.Key(r.Key), State: outbox.State(r.State), Dead: (*Dead)(r.Dead)}, nil
 }
 
 // Reserve takes requests' keys before their effect, and waits for a concurrent transaction that holds one of

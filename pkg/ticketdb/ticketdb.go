@@ -224,6 +224,28 @@ func (s *Store) Evaluations(ctx context.Context, clientID string, id uuid.UUID) 
 	return evaluations, nil
 }
 
+// Answers returns the answers of those keys that have one.
+func Answers(ctx context.Context, db ticketdbsql.DBTX, keys []content.Key) (map[content.Key]*Answer, error) {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = string(k)
+	}
+	rows, err := ticketdbsql.New(db).Answers(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("get the answers of %d evaluations: %w", len(keys), err)
+	}
+	answers := make(map[content.Key]*Answer, len(rows))
+	for _, row := range rows {
+		r := row.EvaluationResult
+		answers[content.Key(r.IdempotencyKey)] = &Answer{
+			Department: r.Department, IsUrgent: r.IsUrgent, UrgencyScore: r.UrgencyScore,
+			ModelVersion: r.ModelVersion, PromptVersion: r.PromptVersion, PolicyVersion: r.PolicyVersion,
+			Priority: r.Priority, Queue: r.Queue, ModelCallID: r.ModelCallID, ComputedAt: r.ComputedAt, TraceID: row.TraceID,
+		}
+	}
+	return answers, nil
+}
+
 // Followers returns the trace contexts of the tickets that each content serves, at most most of each.
 func (s *Store) Followers(ctx context.Context, hashes []content.Hash, most int) (map[content.Hash][]string, error) {
 	raw := make([][]byte, len(hashes))

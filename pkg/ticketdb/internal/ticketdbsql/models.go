@@ -10,6 +10,23 @@ import (
 	"github.com/google/uuid"
 )
 
+type EvaluationResult struct {
+	IdempotencyKey string
+	ContentHash    []byte
+	TicketID       uuid.UUID
+	VersionID      string
+	IsUrgent       float64
+	Department     string
+	UrgencyScore   float64
+	ModelVersion   string
+	PromptVersion  string
+	PolicyVersion  string
+	Priority       string
+	Queue          string
+	ModelCallID    uuid.UUID
+	ComputedAt     time.Time
+}
+
 type TicketEvaluation struct {
 	TicketID            uuid.UUID
 	VersionID           string

@@ -12,6 +12,54 @@ import (
 	"github.com/google/uuid"
 )
 
+const answers = `-- name: Answers :many
+SELECT r.idempotency_key, r.content_hash, r.ticket_id, r.version_id, r.is_urgent, r.department, r.urgency_score, r.model_version, r.prompt_version, r.policy_version, r.priority, r.queue, r.model_call_id, r.computed_at, coalesce(m.trace_id, '')::text AS trace_id
+FROM evaluation_result r
+LEFT JOIN model_call m ON m.id = r.model_call_id
+WHERE r.idempotency_key = ANY ($1::text[])
+`
+
+type AnswersRow struct {
+	EvaluationResult EvaluationResult
+	TraceID          string
+}
+
+func (q *Queries) Answers(ctx context.Context, keys []string) ([]AnswersRow, error) {
+	rows, err := q.db.Query(ctx, answers, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AnswersRow
+	for rows.Next() {
+		var i AnswersRow
+		if err := rows.Scan(
+			&i.EvaluationResult.IdempotencyKey,
+			&i.EvaluationResult.ContentHash,
+			&i.EvaluationResult.TicketID,
+			&i.EvaluationResult.VersionID,
+			&i.EvaluationResult.IsUrgent,
+			&i.EvaluationResult.Department,
+			&i.EvaluationResult.UrgencyScore,
+			&i.EvaluationResult.ModelVersion,
+			&i.EvaluationResult.PromptVersion,
+			&i.EvaluationResult.PolicyVersion,
+			&i.EvaluationResult.Priority,
+			&i.EvaluationResult.Queue,
+			&i.EvaluationResult.ModelCallID,
+			&i.EvaluationResult.ComputedAt,
+			&i.TraceID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const followersOf = `-- name: FollowersOf :many
 SELECT u.content_hash::bytea AS content_hash, t.trace_context
 FROM unnest($1::bytea[]) AS u(content_hash)

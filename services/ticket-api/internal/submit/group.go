@@ -1,0 +1,159 @@
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
+)
+
+// ErrStopped is returned once the submitter has stopped taking requests.
+var ErrStopped = errors.New("the service is stopping")
+
+type pending struct {
+	ctx     context.Context
+	request Request
+	receipt Receipt
+	err     error
+	done    chan struct{}
+}
+
+// Submit stores one ticket in the next group. When ctx ends first the ticket may still be stored; the same
+// request id then tells.
+func (s *Submitter) Submit(ctx context.Context, r Request) (Receipt, error) {
+	p := &pending{ctx: ctx, request: r, done: make(chan struct{})}
+	select {
+	case s.queue <- p:
+	case <-s.stopped:
+		return Receipt{}, ErrStopped
+	case <-ctx.Done():
+		return Receipt{}, context.Cause(ctx)
+	}
+	select {
+	case <-p.done:
+		return p.receipt, p.err
+	case <-ctx.Done():
+		return Receipt{}, context.Cause(ctx)
+	}
+}
+
+// Run flushes groups until ctx ends. Every request that was taken is answered before it returns.
+func (s *Submitter) Run(ctx context.Context) error {
+	defer close(s.stopped)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.notifier.Run(ctx) })
+	for range flushers {
+		g.Go(func() error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case p := <-s.queue:
+					s.flush(context.WithoutCancel(ctx), s.gather(p))
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// gather takes what waits, up to a group. Of two requests with one id the second is kept for the replay.
+func (s *Submitter) gather(first *pending) []*pending {
+	group := []*pending{first}
+	for len(group) < groupMost {
+		select {
+		case p := <-s.queue:
+			group = append(group, p)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+func (s *Submitter) flush(ctx context.Context, group []*pending) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	var live, twins []*pending
+	ids := make(map[ticketdb.RequestID]bool, len(group))
+	for _, p := range group {
+		switch id := p.request.id(); {
+		case p.ctx.Err() != nil:
+			p.err = context.Cause(p.ctx)
+			close(p.done)
+		case p.request.RequestID != "" && ids[id]:
+			twins = append(twins, p)
+		default:
+			ids[id] = true
+			live = append(live, p)
+		}
+	}
+	s.commit(ctx, live)
+	// A twin's first request is decided by now, so it is replayed, refused, or stored after all.
+	for _, p := range twins {
+		s.commit(ctx, []*pending{p})
+	}
+	s.notifier.Ring()
+}
+
+// commit stores a group in one transaction and answers its members.
+func (s *Submitter) commit(ctx context.Context, group []*pending) {
+	if len(group) == 0 {
+		return
+	}
+	requests := make([]Request, len(group))
+	for i, p := range group {
+		requests[i] = p.request
+	}
+	var receipts []Receipt
+	err := postgres.InTx(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		receipts, err = s.insert(ctx, tx, requests)
+		return err
+	})
+	if err != nil && len(group) > 1 && refused(err) {
+		for _, p := range group {
+			s.commit(ctx, []*pending{p})
+		}
+		return
+	}
+	if err != nil {
+		for _, p := range group {
+			p.err = fmt.Errorf("store the ticket: %w", err)
+			close(p.done)
+		}
+		return
+	}
+	// Committed. What cannot be replayed fails alone.
+	err = s.replay(ctx, s.pool, requests, receipts, func(i int, err error) error {
+		group[i].err = err
+		return nil
+	})
+	for i, p := range group {
+		p.receipt = receipts[i]
+		if p.receipt.Ticket.ID == uuid.Nil && p.err == nil {
+			p.err = fmt.Errorf("read the stored response: %w", err)
+		}
+		close(p.done)
+	}
+}
+
+// refused reports whether the database refused the data of some row, so that the others may pass without it.
+func refused(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	switch pg.Code[:2] {
+	case "21", "22", "23", "54": // cardinality, data, integrity constraint, program limit
+		return true
+	}
+	return false
+}

@@ -1,0 +1,297 @@
+// Package submit stores tickets with their pending evaluations: both or neither, in one transaction.
+//
+// Single tickets are committed in groups. There is no timer: a flusher takes whatever came while the flushers
+// were busy, so a lone request waits for nothing and a crowd shares its transactions. A group that fails for the
+// sake of one member is taken apart, and only that member fails.
+//
+// A request with an idempotency key has its effect once. Its key is taken first in the transaction, so the
+// second of two concurrent requests waits for the first, and is then answered from the stored response.
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
+	"github.com/evalonce/evalonce/pkg/versiondb"
+)
+
+var (
+	// ErrKeyReused is returned for an idempotency key that was used with another payload.
+	ErrKeyReused = errors.New("the idempotency key was used with another payload")
+	// ErrNoActiveVersion is returned, and nothing stored, while there is no version to evaluate under.
+	ErrNoActiveVersion = versiondb.ErrNoActive
+)
+
+// BatchError names the request that a batch failed for. Nothing of the batch is stored.
+type BatchError struct {
+	Index int
+	Err   error
+}
+
+func (e *BatchError) Error() string { return fmt.Sprintf("request %d: %v", e.Index, e.Err) }
+
+// Unwrap returns the request's own error.
+func (e *BatchError) Unwrap() error { return e.Err }
+
+// Request is a valid request to store one ticket.
+type Request struct {
+	ClientID     string
+	Operation    string // with the client, the scope of the request id
+	RequestID    string // idempotency key; empty for none
+	Fingerprint  [32]byte
+	ExternalID   string
+	Subject      string // as the client wrote it
+	Message      string
+	ContentHash  content.Hash // of the canonical text
+	TraceContext string
+}
+
+func (r Request) id() ticketdb.RequestID {
+	return ticketdb.RequestID{Scope: r.ClientID + " " + r.Operation, Key: r.RequestID}
+}
+
+// Receipt is the ticket as it was stored, or, Replayed, as it was the first time.
+type Receipt struct {
+	Ticket   ticketdb.Ticket
+	Replayed bool
+}
+
+// Options sets a submitter up.
+type Options struct {
+	Retention time.Duration // of idempotency keys
+}
+
+const (
+	// flushers is how many groups may be on their way at once.
+	flushers = 4
+	// groupMost bounds a group's rows, and with them the time that its members wait for each other.
+	groupMost = 256
+	// flushTimeout bounds a group's transaction with its retries; requests may give up sooner.
+	flushTimeout = 20 * time.Second
+)
+
+// Submitter stores tickets.
+type Submitter struct {
+	pool      *pgxpool.Pool
+	store     *ticketdb.Store
+	notifier  *outbox.Notifier
+	retention time.Duration
+	queue     chan *pending
+	stopped   chan struct{}
+}
+
+// New makes a submitter; Submit needs its Run.
+func New(pool *pgxpool.Pool, opts Options) *Submitter {
+	return &Submitter{
+		pool: pool, store: ticketdb.New(pool), notifier: outbox.NewNotifier(pool), retention: opts.Retention,
+		queue: make(chan *pending), stopped: make(chan struct{}),
+	}
+}
+
+// SubmitAll stores all tickets or none, in one transaction. A request that cannot be stored is named by a
+// *BatchError. Requests that were stored before are replayed; no two may carry the same request id.
+func (s *Submitter) SubmitAll(ctx context.Context, requests []Request) ([]Receipt, error) {
+	var receipts []Receipt
+	err := postgres.InTx(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		if receipts, err = s.insert(ctx, tx, requests); err != nil {
+			return err
+		}
+		return s.replay(ctx, tx, requests, receipts, func(i int, err error) error { return &BatchError{Index: i, Err: err} })
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.notifier.Ring()
+	return receipts, nil
+}
+
+// insert stores the requests that are first of their id, with their work, and leaves an empty receipt for those
+// that are not. It takes locks in one order everywhere: requests by scope and key, then work by evaluation key.
+func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) ([]Receipt, error) {
+	active, err := versiondb.GetActive(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]content.Key, len(requests))
+	distinct := make([]content.Key, 0, len(requests))
+	seen := make(map[content.Key]bool, len(requests))
+	for i, r := range requests {
+		keys[i] = content.KeyOf(r.ContentHash, active.Digest)
+		if !seen[keys[i]] {
+			seen[keys[i]] = true
+			distinct = append(distinct, keys[i])
+		}
+	}
+	standings, err := outbox.StateOf(ctx, tx, distinct)
+	if err != nil {
+		return nil, err
+	}
+	var answered []content.Key
+	for key, standing := range standings {
+		if standing.State == outbox.Succeeded {
+			answered = append(answered, key)
+		}
+	}
+	var answers map[content.Key]*ticketdb.Answer
+	if len(answered) > 0 {
+		if answers, err = ticketdb.Answers(ctx, tx, answered); err != nil {
+			return nil, err
+		}
+	}
+
+	receipts := make([]Receipt, len(requests))
+	var reserved []ticketdb.Request
+	for i, r := range requests {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return nil, fmt.Errorf("make a ticket id: %w", err)
+		}
+		e := evaluationAtBirth(active.ID, keys[i], standings[keys[i]])
+		e.Answer = answers[keys[i]]
+		receipts[i].Ticket = ticketdb.Ticket{
+			ID: id, ClientID: r.ClientID, ExternalID: r.ExternalID, Subject: r.Subject, Message: r.Message, TraceContext: r.TraceContext, Evaluation: e,
+		}
+		if r.RequestID != "" {
+			reserved = append(reserved, ticketdb.Request{
+				RequestID: r.id(), Fingerprint: r.Fingerprint,
+				Response: ticketdb.Response{TicketID: id, VersionID: active.ID, Key: keys[i], State: e.State, Dead: e.Dead},
+			})
+		}
+	}
+	first := map[uuid.UUID]bool{}
+	if len(reserved) > 0 {
+		if first, err = ticketdb.Reserve(ctx, tx, reserved, s.retention); err != nil {
+			return nil, err
+		}
+	}
+
+	tickets := make([]ticketdb.NewTicket, 0, len(requests))
+	jobs := make([]outbox.Job, 0, len(distinct))
+	clear(seen)
+	for i, r := range requests {
+		t := receipts[i].Ticket
+		if r.RequestID != "" && !first[t.ID] {
+			receipts[i] = Receipt{}
+			continue
+		}
+		tickets = append(tickets, ticketdb.NewTicket{
+			ID: t.ID, ClientID: r.ClientID, ExternalID: r.ExternalID, Subject: r.Subject, Message: r.Message,
+			ContentHash: r.ContentHash, TraceContext: r.TraceContext,
+		})
+		if t.Evaluation.State != outbox.Succeeded && !seen[keys[i]] {
+			seen[keys[i]] = true
+			jobs = append(jobs, outbox.Job{Key: keys[i], ContentHash: r.ContentHash, TicketID: t.ID, TraceContext: r.TraceContext})
+		}
+	}
+	if len(tickets) == 0 {
+		return receipts, nil
+	}
+	at, err := ticketdb.Insert(ctx, tx, tickets)
+	if err != nil {
+		return nil, err
+	}
+	for i := range receipts {
+		if receipts[i].Ticket.ID != uuid.Nil {
+			receipts[i].Ticket.CreatedAt = at
+		}
+	}
+	if len(jobs) > 0 {
+		demand := outbox.Demand{VersionID: active.ID, Route: active.Route, Lane: outbox.Live}
+		if err := outbox.Enqueue(ctx, tx, demand, jobs); err != nil {
+			return nil, err
+		}
+	}
+	return receipts, nil
+}
+
+// evaluationAtBirth is what a ticket is told of its evaluation when it is stored.
+func evaluationAtBirth(versionID string, key content.Key, standing outbox.Standing) ticketdb.Evaluation {
+	e := ticketdb.Evaluation{State: standing.State, Key: key, VersionID: versionID, AnsweredWithoutCall: standing.State == outbox.Succeeded}
+	switch {
+	case standing.State == outbox.Absent, standing.State == outbox.Dead && standing.Class.Rearmable():
+		e.State = outbox.Pending
+	case standing.State == outbox.Dead:
+		e.Dead = &ticketdb.Dead{Class: string(standing.Class), Reason: string(standing.Reason), At: standing.DeadAt}
+	}
+	return e
+}
+
+// replay fills the receipts that insert left empty from the stored responses. An error of one request is passed
+// to failed, whose error ends the replay unless it is nil.
+func (s *Submitter) replay(ctx context.Context, db querier, requests []Request, receipts []Receipt, failed func(i int, err error) error) error {
+	var ids []ticketdb.RequestID
+	for i, r := range receipts {
+		if r.Ticket.ID == uuid.Nil {
+			ids = append(ids, requests[i].id())
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	stored, err := ticketdb.Requests(ctx, db, ids)
+	if err != nil {
+		return err
+	}
+	for i, r := range receipts {
+		if r.Ticket.ID != uuid.Nil {
+			continue
+		}
+		first, ok := stored[requests[i].id()]
+		switch {
+		case !ok:
+			err = errRequestPruned
+		case first.Fingerprint != requests[i].Fingerprint:
+			err = ErrKeyReused
+		default:
+			receipts[i], err = s.told(ctx, db, requests[i].ClientID, first.Response)
+		}
+		if err != nil {
+			if err := failed(i, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// errRequestPruned is the rare case of a stored request whose retention ended between being found and being
+// read. Its key is free again.
+var errRequestPruned = errors.New("the stored response expired while it was read: send the request again")
+
+// told is what the client was told the first time: the response as stored, around the ticket as it is stored.
+func (s *Submitter) told(ctx context.Context, db querier, clientID string, r ticketdb.Response) (Receipt, error) {
+	t, err := ticketdb.New(db).Get(ctx, clientID, r.TicketID)
+	if err != nil {
+		return Receipt{}, err
+	}
+	t.Evaluation = ticketdb.Evaluation{
+		State: r.State, Key: r.Key, VersionID: r.VersionID, AnsweredWithoutCall: r.State == outbox.Succeeded, Dead: r.Dead,
+	}
+	if r.State == outbox.Succeeded {
+		answers, err := ticketdb.Answers(ctx, db, []content.Key{r.Key})
+		if err != nil {
+			return Receipt{}, err
+		}
+		t.Evaluation.Answer = answers[r.Key]
+	}
+	return Receipt{Ticket: t, Replayed: true}, nil
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
