@@ -45,6 +45,9 @@ func (s searchPath) find() (string, error) {
 		candidates = append(candidates, filepath.Join(s.root, modules, npm, "native", "bin"))
 	}
 	for _, candidate := range candidates {
+		if candidate == "" {
+			continue // in PATH, the working directory
+		}
 		if dir, ok := serverBinaries(candidate); ok {
 			return dir, nil
 		}

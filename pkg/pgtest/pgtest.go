@@ -1,7 +1,7 @@
 // Package pgtest gives every test a migrated Postgres database of its own, and starts throw-away servers.
 //
 // A test process starts one server, at the first database that one of its tests asks for, and clones its databases
-// from a migrated template: 150 ms once, then 30 ms for each. EVALONCE_TEST_DATABASE_URL names a server to be used
+// from a migrated template: 0.2 s once, then 30 ms for each. EVALONCE_TEST_DATABASE_URL names a server to be used
 // instead; its role has to be a superuser. Databases are dropped when their test ends, whoever is still connected.
 //
 // The binaries are those of $PG_BIN, or the first found in PATH, among the distribution's or in an npm package

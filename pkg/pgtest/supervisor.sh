@@ -21,7 +21,9 @@ answer() {
 
 answer ctl start
 while read -r restart; do
-  answer ctl restart --mode="$restart"
+  # Not pg_ctl's restart, which does not start a server that never came up.
+  ctl stop --mode="$restart"
+  answer ctl start
 done
 ctl stop --mode="$mode"
 [ "$temporary" = no ] || rm -rf "$dir"

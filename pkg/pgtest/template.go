@@ -20,7 +20,7 @@ import (
 // who outlives them all to end it.
 
 // templateFormat changes with whatever this package writes into a template.
-const templateFormat = "1"
+const templateFormat = "2"
 
 // startFromTemplate starts a server that has the template database already.
 func startFromTemplate(ctx context.Context, opts Options) (*Server, error) {
@@ -32,13 +32,13 @@ func startFromTemplate(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, opts, func(dataDir string) error {
+	return start(ctx, opts, means{dataDir: func(path string) error {
 		cache := filepath.Join(root, ".build", "pgtest")
-		if err := copyTemplate(ctx, cache, dataDir); err != nil {
+		if err := copyTemplate(ctx, cache, path); err != nil {
 			return fmt.Errorf("prepare a test Postgres: %w", err)
 		}
-		return owner.giveTree(dataDir)
-	})
+		return owner.giveTree(path)
+	}})
 }
 
 // copyTemplate copies the cached template to dataDir, and makes it first when there is none.
