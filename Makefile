@@ -15,6 +15,7 @@ TICKETS ?= 200
 KEEP ?=
 MODEL ?=
 FUZZTIME ?= 10s
+BASE ?= main
 TESTFLAGS ?=
 
 .PHONY: help
@@ -76,6 +77,13 @@ lint: buf golangci-lint proto-deps ## go vet, golangci-lint and buf lint, all mo
 	$(BIN)/golangci-lint run $$(go list -m -f '{{.Dir}}/...')
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code proto
+
+.PHONY: breaking
+breaking: buf proto-deps ## Fail when the contract breaks clients of BASE (main).
+	@rm -rf $(BUILD)/base; mkdir -p $(BUILD)/base/.build
+	@git archive $(BASE) buf.yaml proto | tar -xf - -C $(BUILD)/base
+	@cp -R $(BUILD)/proto-deps $(BUILD)/base/.build/
+	$(BIN)/buf breaking proto --against $(BUILD)/base/proto
 
 .PHONY: tidy-check
 tidy-check: ## Fail when a module's go.mod or go.sum is not what go mod tidy makes of it.
