@@ -1,0 +1,134 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+)
+
+// rest is what stands in front of the gateway: everything that must be known before JSON is decoded.
+type rest struct {
+	gateway       *gateway
+	next          http.Handler
+	authenticator Authenticator
+	maxBytes      int64
+}
+
+func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	defer func() {
+		switch v := recover(); v {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(v)
+		default:
+			h.gateway.refuse(ctx, w, r, internal(panicked(v)), 0)
+		}
+	}()
+	if _, err := authenticate(ctx, h.authenticator, r.Header.Values("Authorization")); err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	query, err := readable(r)
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	if err := h.bufferBody(w, r); err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	call := &restCall{query: query}
+	h.next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, restCallKey{}, call)))
+}
+
+func (h *rest) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	var e *Error
+	if !errors.As(err, &e) {
+		e = internal(err)
+	}
+	h.gateway.refuse(r.Context(), w, r, e, 0)
+}
+
+// readable refuses a path or query that is not UTF-8: the gateway would fail to send it on, as an internal error.
+func readable(r *http.Request) (url.Values, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, &Error{Code: codes.InvalidArgument, Reason: ReasonMalformedRequest, Message: "the query is malformed"}
+	}
+	valid := utf8.ValidString(r.URL.Path)
+	for key, values := range query {
+		valid = valid && utf8.ValidString(key)
+		for _, v := range values {
+			valid = valid && utf8.ValidString(v)
+		}
+	}
+	if !valid {
+		return nil, &Error{
+			Code: codes.InvalidArgument, Reason: ReasonMalformedRequest, Message: "the path and the query must be UTF-8",
+		}
+	}
+	return query, nil
+}
+
+// bufferBody reads the body before anything is decoded, so that its size is known, and leaves it readable again.
+func (h *rest) bufferBody(w http.ResponseWriter, r *http.Request) error {
+	tooLarge := &Error{
+		Code: codes.InvalidArgument, Reason: ReasonRequestTooLarge,
+		Message: fmt.Sprintf("the body is larger than %d bytes", h.maxBytes),
+	}
+	if r.ContentLength > h.maxBytes {
+		w.Header().Set("Connection", "close") // rather than reading on to the next request
+		return tooLarge
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
+	var exceeded *http.MaxBytesError
+	switch {
+	case errors.As(err, &exceeded):
+		return tooLarge
+	case err != nil:
+		return &Error{
+			Code: codes.InvalidArgument, Reason: ReasonMalformedRequest, Message: "the body ends too early", Cause: err,
+		}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if len(body) == 0 && r.Method != http.MethodPost && r.Method != http.MethodPut && r.Method != http.MethodPatch {
+		return nil
+	}
+	return jsonOnly(r.Header)
+}
+
+// jsonOnly refuses other media types instead of guessing. It also keeps away a browser's form, which can be sent
+// across sites without asking.
+func jsonOnly(header http.Header) error {
+	refusal := &Error{
+		Code: codes.InvalidArgument, Reason: ReasonUnsupportedMediaType,
+		Message: "the body must be JSON: send it with Content-Type: application/json",
+	}
+	if encoding := header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		refusal.Message = "the body must not be compressed"
+		return refusal
+	}
+	types := header.Values("Content-Type")
+	if len(types) != 1 {
+		return refusal
+	}
+	mediaType, parameters, err := mime.ParseMediaType(types[0])
+	if err != nil || mediaType != "application/json" {
+		return refusal
+	}
+	if charset, ok := parameters["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
+		refusal.Message = "the body must be UTF-8"
+		return refusal
+	}
+	return nil
+}
