@@ -35,6 +35,8 @@ const (
 	AttemptsSpent     Reason = "attempts_spent"     // the last of the attempts that transient failures have
 	TooOld            Reason = "too_old"            // past the max age of its version
 
+	ResultUnsaved Reason = "result_unsaved" // the response is saved, its result could not be written
+
 	RateLimited Reason = "rate_limited"
 
 	Timeout        Reason = "timeout"         // no response in time
@@ -42,6 +44,8 @@ const (
 	Canceled       Reason = "canceled"        // given up by us after the request left
 	Conflict       Reason = "conflict"        // the provider says that another request is in the way
 	UnknownOutcome Reason = "unknown_outcome" // the last of the unknown calls that the version allows
+
+	LeaseExpired Reason = "lease_expired" // the worker was lost with the call under way
 
 	Unauthorized   Reason = "unauthorized"
 	Forbidden      Reason = "forbidden"
@@ -56,20 +60,21 @@ const (
 	Truncated         Reason = "truncated"
 	ContractViolation Reason = "contract_violation"
 	EmptyAnswer       Reason = "empty_answer"
+	BadContent        Reason = "bad_content" // the stored text has no canonical form
 )
 
 // Class is the class of the reason, or empty for a word that is not on the list.
 func (r Reason) Class() Class {
 	switch r {
-	case ConnectFailed, NotSent, ServerError, Overloaded, MalformedResponse, AttemptsSpent, TooOld:
+	case ConnectFailed, NotSent, ServerError, Overloaded, MalformedResponse, AttemptsSpent, TooOld, ResultUnsaved:
 		return Transient
 	case RateLimited:
 		return Throttled
-	case Timeout, ConnectionLost, Canceled, Conflict, UnknownOutcome:
+	case Timeout, ConnectionLost, Canceled, Conflict, UnknownOutcome, LeaseExpired:
 		return Unknown
 	case Unauthorized, Forbidden, ModelNotFound, NotFound, QuotaExhausted, BadRequest:
 		return Operator
-	case ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer:
+	case ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer, BadContent:
 		return Permanent
 	}
 	return ""

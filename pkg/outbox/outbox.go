@@ -12,7 +12,6 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -157,21 +156,17 @@ func Release(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]bo
 	return keySet(released), nil
 }
 
-// Extend is the heartbeat: it prolongs all of a worker's leases in one statement, and returns those that are
-// lost.
+// Extend is the heartbeat: it prolongs all of a worker's leases in one statement that waits for nobody, and
+// returns those that are lost.
 func Extend(ctx context.Context, db outboxsql.DBTX, worker string, leases []uuid.UUID, lease time.Duration) (lost []uuid.UUID, err error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	kept, err := outboxsql.New(db).Extend(ctx, outboxsql.ExtendParams{Worker: worker, Leases: leases, LeaseSeconds: lease.Seconds()})
+	lost, err = outboxsql.New(db).Extend(ctx, outboxsql.ExtendParams{Worker: worker, Leases: leases, LeaseSeconds: lease.Seconds()})
 	if err != nil {
 		return nil, fmt.Errorf("extend %d leases: %w", len(leases), err)
 	}
-	held := make(map[uuid.UUID]bool, len(kept))
-	for _, id := range kept {
-		held[id] = true
-	}
-	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return held[id] }), nil
+	return lost, nil
 }
 
 // Reclaimed counts what became of expired leases.

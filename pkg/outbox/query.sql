@@ -82,17 +82,21 @@ JOIN ticket t ON t.id = k.ticket_id
 LEFT JOIN opened p ON p.lease_id = k.lease_id;
 
 -- name: Extend :many
--- The heartbeat: one statement for all leases of a worker. A lease that does not come back is lost.
+-- The heartbeat: one statement for all leases of a worker. A row that is locked is being settled; it is passed
+-- over and not waited for. The leases that are lost come back.
 WITH held AS MATERIALIZED (
   SELECT q.idempotency_key FROM evaluation_outbox q
   WHERE q.locked_by = @worker::text AND q.status = 'processing' AND q.lease_id = ANY (@leases::uuid[])
-  ORDER BY q.idempotency_key
-  FOR NO KEY UPDATE
+  FOR NO KEY UPDATE SKIP LOCKED
+), extended AS (
+  UPDATE evaluation_outbox o
+  SET locked_until = now() + make_interval(secs => @lease_seconds::float8)
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
 )
-UPDATE evaluation_outbox o
-SET locked_until = now() + make_interval(secs => @lease_seconds::float8)
-WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
-RETURNING o.lease_id::uuid AS lease_id;
+SELECT u.lease::uuid AS lease
+FROM unnest(@leases::uuid[]) AS u(lease)
+WHERE u.lease NOT IN (
+  SELECT q.lease_id FROM evaluation_outbox q WHERE q.locked_by = @worker::text AND q.status = 'processing');
 
 -- name: Finish :many
 -- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now

@@ -235,36 +235,40 @@ func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) ([]string, err
 const extend = `-- name: Extend :many
 WITH held AS MATERIALIZED (
   SELECT q.idempotency_key FROM evaluation_outbox q
-  WHERE q.locked_by = $2::text AND q.status = 'processing' AND q.lease_id = ANY ($3::uuid[])
-  ORDER BY q.idempotency_key
-  FOR NO KEY UPDATE
+  WHERE q.locked_by = $2::text AND q.status = 'processing' AND q.lease_id = ANY ($1::uuid[])
+  FOR NO KEY UPDATE SKIP LOCKED
+), extended AS (
+  UPDATE evaluation_outbox o
+  SET locked_until = now() + make_interval(secs => $3::float8)
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
 )
-UPDATE evaluation_outbox o
-SET locked_until = now() + make_interval(secs => $1::float8)
-WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
-RETURNING o.lease_id::uuid AS lease_id
+SELECT u.lease::uuid AS lease
+FROM unnest($1::uuid[]) AS u(lease)
+WHERE u.lease NOT IN (
+  SELECT q.lease_id FROM evaluation_outbox q WHERE q.locked_by = $2::text AND q.status = 'processing')
 `
 
 type ExtendParams struct {
-	LeaseSeconds float64
-	Worker       string
 	Leases       []uuid.UUID
+	Worker       string
+	LeaseSeconds float64
 }
 
-// The heartbeat: one statement for all leases of a worker. A lease that does not come back is lost.
+// The heartbeat: one statement for all leases of a worker. A row that is locked is being settled; it is passed
+// over and not waited for. The leases that are lost come back.
 func (q *Queries) Extend(ctx context.Context, arg ExtendParams) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, extend, arg.LeaseSeconds, arg.Worker, arg.Leases)
+	rows, err := q.db.Query(ctx, extend, arg.Leases, arg.Worker, arg.LeaseSeconds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	var items []uuid.UUID
 	for rows.Next() {
-		var lease_id uuid.UUID
-		if err := rows.Scan(&lease_id); err != nil {
+		var lease uuid.UUID
+		if err := rows.Scan(&lease); err != nil {
 			return nil, err
 		}
-		items = append(items, lease_id)
+		items = append(items, lease)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

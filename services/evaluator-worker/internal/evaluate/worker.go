@@ -1,0 +1,510 @@
+package evaluate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/route"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
+	"github.com/evalonce/evalonce/pkg/versiondb"
+)
+
+// Options sets a worker up.
+type Options struct {
+	// Claims and heartbeats take connections from different pools, so that neither waits for the other.
+	Claims  *pgxpool.Pool
+	Settles *pgxpool.Pool
+	// Listen is the address of a direct connection for hints of new work; empty polls alone.
+	Listen    string
+	Providers map[string]Provider // by the version's provider
+	Routes    []string            // to serve; empty serves all
+
+	Name          string // unique among all workers that run
+	Concurrency   int    // calls in flight for each route
+	Lease         time.Duration
+	PollInterval  time.Duration
+	Grace         time.Duration // for running calls, once stopping
+	Tracer        trace.Tracer
+	LinkFollowers bool // look up every ticket that an evaluation serves, to link its trace
+}
+
+const (
+	claimMost        = 500 // rows of one claim
+	refreshInterval  = time.Second
+	reclaimInterval  = 3 * time.Second
+	reclaimMost      = 500
+	claimTimeout     = 30 * time.Second
+	// saveMost bounds how long a stopping worker tries to save what it has, once its calls have ended.
+	saveMost = 10 * time.Second
+	heartbeatsALease = 3
+	// lingerMost is how long a claim waits for more calls to end when few have: one claim for each call that
+	// ends would be as many transactions as calls.
+	lingerMost = 10 * time.Millisecond
+)
+
+// Worker evaluates the work of its routes.
+type Worker struct {
+	Options
+	providers map[string]Provider
+	gate      *route.Gate
+	tickets   *ticketdb.Store
+	settled   chan settlement
+
+	mu       sync.Mutex
+	held     map[uuid.UUID]struct{} // leases
+	versions map[string]evaluation.Version
+	lines    map[string]*line
+	wakers   []chan struct{}
+}
+
+// New makes a worker.
+func New(o Options) *Worker {
+	return &Worker{
+		Options: o, providers: o.Providers, gate: route.New(o.Settles), tickets: ticketdb.New(o.Settles),
+		settled: make(chan settlement, claimMost), held: map[uuid.UUID]struct{}{},
+		versions: map[string]evaluation.Version{}, lines: map[string]*line{},
+	}
+}
+
+// Run evaluates until ctx ends. Then it claims no more, gives running calls their grace, saves what they bring,
+// gives back what never started, and returns.
+func (w *Worker) Run(ctx context.Context) error {
+	calls, cutCalls := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cutCalls(nil)
+	upkeep, stopUpkeep := context.WithCancel(context.WithoutCancel(ctx)) // for what must outlive the calls
+	defer stopUpkeep()
+
+	var heartbeat, settling sync.WaitGroup
+	heartbeat.Go(func() { w.heartbeats(upkeep) })
+	for range settlers {
+		settling.Go(func() { w.settleAll(upkeep) })
+	}
+
+	claiming, claimCtx := errgroup.WithContext(ctx)
+	claiming.Go(func() error { return w.listen(claimCtx) })
+	claiming.Go(func() error { return w.reclaims(claimCtx) })
+	claiming.Go(func() error { return w.serveRoutes(claimCtx, calls, claiming) })
+	err := claiming.Wait()
+
+	grace := time.AfterFunc(w.Grace, func() { cutCalls(errStopping) })
+	for _, l := range w.allLines() {
+		l.running.Wait()
+	}
+	grace.Stop()
+	close(w.settled)
+	giveUp := time.AfterFunc(saveMost, stopUpkeep)
+	settling.Wait()
+	giveUp.Stop()
+	stopUpkeep()
+	heartbeat.Wait()
+	return err
+}
+
+// line is a route as this worker serves it.
+type line struct {
+	name    string
+	wake    chan struct{}
+	slots   chan struct{} // as many as calls in flight
+	running sync.WaitGroup
+	live    *outbox.Claimer
+	bulk    *outbox.Claimer
+	credit  float64   // of the bulk lane, in rows
+	bulkAt  time.Time // when the bulk lane is looked at next
+
+	state   atomic.Pointer[route.Route]
+	stateAt atomic.Int64 // when state was read, in Unix nanoseconds of this process's clock
+	dirty   atomic.Bool  // the row counts failures that a success must clear
+}
+
+// wait is how much longer the gate stays shut, as far as is known.
+func (l *line) wait(now time.Time) time.Duration {
+	return l.state.Load().Wait - now.Sub(time.Unix(0, l.stateAt.Load()))
+}
+
+// serveRoutes keeps the gates' states fresh, and begins to serve routes as they appear.
+func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) error {
+	ticker := time.NewTicker(refreshInterval)
+	defer ticker.Stop()
+	for {
+		added, err := w.refresh(ctx)
+		if err != nil && ctx.Err() == nil {
+			slog.WarnContext(ctx, "cannot read the routes", "error", err)
+		}
+		for _, l := range added {
+			slog.InfoContext(ctx, "serving a route", "route", l.name, "concurrency", w.Concurrency)
+			g.Go(func() error { return w.serve(ctx, calls, l) })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// refresh reads the routes and returns those that are new to this worker.
+func (w *Worker) refresh(ctx context.Context) (added []*line, err error) {
+	routes, err := w.gate.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range routes {
+		if !w.serves(r.Name) {
+			continue
+		}
+		l, ok := w.lines[r.Name]
+		if !ok {
+			l = &line{
+				name: r.Name, wake: make(chan struct{}, 1), slots: make(chan struct{}, w.Concurrency),
+				live: outbox.NewClaimer(w.Claims, r.Name, outbox.Live, w.Name, w.Lease),
+				bulk: outbox.NewClaimer(w.Claims, r.Name, outbox.Bulk, w.Name, w.Lease),
+			}
+			w.lines[r.Name] = l
+			added = append(added, l)
+		}
+		l.state.Store(&r)
+		l.stateAt.Store(time.Now().UnixNano())
+		if r.Failures > 0 {
+			l.dirty.Store(true)
+		}
+	}
+	return added, nil
+}
+
+func (w *Worker) serves(name string) bool {
+	for _, r := range w.Routes {
+		if r == name {
+			return true
+		}
+	}
+	return len(w.Routes) == 0
+}
+
+func (w *Worker) allLines() []*line {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lines := make([]*line, 0, len(w.lines))
+	for _, l := range w.lines {
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// serve claims the work of one route for as long as its gate is open and there are slots.
+func (w *Worker) serve(ctx, calls context.Context, l *line) error {
+	for {
+		slots := w.takeSlots(ctx, l)
+		if slots == 0 {
+			return nil
+		}
+		items, err := w.claim(ctx, l, slots)
+		if err != nil {
+			slog.WarnContext(ctx, "cannot claim work", "route", l.name, "error", err)
+		}
+		for range slots - len(items) {
+			<-l.slots
+		}
+		if ctx.Err() != nil {
+			w.giveBack(l, items)
+			return nil
+		}
+		timeout := l.state.Load().CallTimeout
+		for _, it := range items {
+			l.running.Go(func() {
+				defer func() { <-l.slots }()
+				w.settled <- w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
+			})
+		}
+		if len(items) == 0 && !w.idle(ctx, l) {
+			return nil
+		}
+	}
+}
+
+// giveBack releases items that were claimed while the worker was told to stop.
+func (w *Worker) giveBack(l *line, items []*item) {
+	for _, it := range items {
+		w.settled <- settlement{item: it, release: true}
+		<-l.slots
+	}
+}
+
+// idle waits for a hint, for the gate to open, or for the next poll. It reports false when ctx has ended.
+func (w *Worker) idle(ctx context.Context, l *line) bool {
+	pause := w.PollInterval + time.Duration(rand.Int64N(int64(w.PollInterval)/4+1))
+	if wait := l.wait(time.Now()); wait > 0 {
+		pause = min(pause, wait)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-l.wake:
+	case <-timer.C:
+	}
+	return ctx.Err() == nil
+}
+
+// takeSlots takes all free slots, at least one; none when ctx has ended. When few are free it lingers for more.
+func (w *Worker) takeSlots(ctx context.Context, l *line) int {
+	select {
+	case <-ctx.Done():
+		return 0
+	case l.slots <- struct{}{}:
+	}
+	taken := 1 + takeFree(l.slots, min(cap(l.slots), claimMost)-1)
+	if taken < cap(l.slots)/8 {
+		timer := time.NewTimer(lingerMost)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		taken += takeFree(l.slots, min(cap(l.slots), claimMost)-taken)
+	}
+	if ctx.Err() != nil {
+		for range taken {
+			<-l.slots
+		}
+		return 0
+	}
+	return taken
+}
+
+func takeFree(slots chan struct{}, most int) int {
+	for taken := range most {
+		select {
+		case slots <- struct{}{}:
+		default:
+			return taken
+		}
+	}
+	return most
+}
+
+// claim leases up to most rows of a route, or the one row of its probe.
+func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) {
+	// A claim that was committed must be known here, so stopping does not cut it short.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	defer cancel()
+	state := *l.state.Load()
+	if l.wait(time.Now()) > 0 {
+		return nil, nil
+	}
+	if state.State == route.Closed {
+		rows, err := l.claimLanes(ctx, most)
+		items, versionErr := w.begin(ctx, l, rows, uuid.Nil)
+		return items, errors.Join(err, versionErr)
+	}
+	probe, ok, err := w.gate.BeginProbe(ctx, l.name, 2*state.CallTimeout)
+	if err != nil || !ok {
+		return nil, err
+	}
+	slog.InfoContext(ctx, "probing a route", "route", l.name, "reason", state.Reason)
+	rows, err := l.claimLanes(ctx, 1)
+	if err != nil || len(rows) == 0 {
+		return nil, errors.Join(err, w.gate.CancelProbe(ctx, l.name, probe))
+	}
+	return w.begin(ctx, l, rows, probe)
+}
+
+const (
+	// bulkShare is the part of a route's claims that bulk work is sure of while live work waits.
+	bulkShare = 0.2
+	// bulkInterval is how often an empty bulk lane is looked at.
+	bulkInterval = 250 * time.Millisecond
+)
+
+// claimLanes claims live work first, less the share that bulk work has saved up. A lane that had less than was
+// asked of it leaves the rest to the other.
+func (l *line) claimLanes(ctx context.Context, most int) ([]outbox.Claimed, error) {
+	l.credit = min(l.credit+float64(most)*bulkShare, float64(most))
+	rows, err := l.claimBulk(ctx, int(l.credit))
+	if err != nil {
+		return rows, err
+	}
+	l.credit -= float64(len(rows))
+	live, err := l.live.Claim(ctx, most-len(rows))
+	rows = append(rows, live...)
+	if err != nil {
+		return rows, err
+	}
+	rest, err := l.claimBulk(ctx, most-len(rows))
+	return append(rows, rest...), err
+}
+
+func (l *line) claimBulk(ctx context.Context, most int) ([]outbox.Claimed, error) {
+	if most == 0 || time.Now().Before(l.bulkAt) {
+		return nil, nil
+	}
+	rows, err := l.bulk.Claim(ctx, most)
+	if len(rows) < most {
+		l.bulkAt = time.Now().Add(bulkInterval)
+	}
+	return rows, err
+}
+
+// begin takes claimed rows into this worker's care.
+func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, probe uuid.UUID) ([]*item, error) {
+	items := make([]*item, 0, len(rows))
+	var problem error
+	w.mu.Lock()
+	for _, r := range rows {
+		w.held[r.ID] = struct{}{}
+	}
+	w.mu.Unlock()
+	for _, r := range rows {
+		it := &item{Claimed: r, route: l.name, probe: probe}
+		v, err := w.version(ctx, r.VersionID)
+		if err != nil {
+			problem = err
+			w.settled <- settlement{item: it, release: true}
+			continue
+		}
+		it.version = v
+		w.startSpan(ctx, it)
+		items = append(items, it)
+	}
+	return items, problem
+}
+
+// version returns a version; it never changes, so it is read once.
+func (w *Worker) version(ctx context.Context, id string) (evaluation.Version, error) {
+	w.mu.Lock()
+	v, ok := w.versions[id]
+	w.mu.Unlock()
+	if ok {
+		return v, nil
+	}
+	stored, err := versiondb.Get(ctx, w.Claims, id)
+	if err != nil {
+		return evaluation.Version{}, err
+	}
+	w.mu.Lock()
+	w.versions[id] = stored.Version
+	w.mu.Unlock()
+	return stored.Version, nil
+}
+
+// heartbeats extends all leases, three times in the life of one.
+func (w *Worker) heartbeats(ctx context.Context) {
+	ticker := time.NewTicker(w.Lease / heartbeatsALease)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		w.mu.Lock()
+		leases := make([]uuid.UUID, 0, len(w.held))
+		for id := range w.held {
+			leases = append(leases, id)
+		}
+		w.mu.Unlock()
+		lost, err := outbox.Extend(ctx, w.Settles, w.Name, leases, w.Lease)
+		if err != nil {
+			if ctx.Err() == nil {
+				slog.WarnContext(ctx, "cannot extend leases", "leases", len(leases), "error", err)
+			}
+			continue
+		}
+		w.forget(ctx, lost)
+	}
+}
+
+// forget stops extending leases that are lost. Their calls go on: the requests have left, the responses are paid
+// for either way, and saving one needs no lease.
+func (w *Worker) forget(ctx context.Context, lost []uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, id := range lost {
+		// One that was settled while the heartbeat was on its way is not lost.
+		if _, held := w.held[id]; held {
+			delete(w.held, id)
+			n++
+		}
+	}
+	if n > 0 {
+		slog.WarnContext(ctx, "lost leases: others may evaluate the same work by now", "leases", n)
+	}
+}
+
+// reclaims takes back expired leases, of any worker's.
+func (w *Worker) reclaims(ctx context.Context) error {
+	interval := min(reclaimInterval, w.Lease/2)
+	for {
+		timer := time.NewTimer(interval/2 + time.Duration(rand.Int64N(int64(interval))))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		r, err := outbox.Reclaim(ctx, w.Settles, reclaimMost)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			slog.WarnContext(ctx, "cannot reclaim expired leases", "error", err)
+		case r != outbox.Reclaimed{}:
+			slog.WarnContext(ctx, "reclaimed expired leases", "pending", r.Pending, "dead", r.Dead, "unknown_calls", r.Unknown)
+			w.wakeAll()
+		}
+	}
+}
+
+func (w *Worker) wakeAll() {
+	for _, l := range w.allLines() {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// listen wakes the claims when a hint comes. While it cannot, polling finds all work.
+func (w *Worker) listen(ctx context.Context) error {
+	if w.Listen == "" {
+		return nil
+	}
+	for {
+		err := w.listenOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		slog.WarnContext(ctx, "cannot listen for hints of new work; polling", "error", err)
+		timer := time.NewTimer(refreshInterval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+func (w *Worker) listenOnce(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, w.Listen)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return outbox.Listen(ctx, conn, w.wakeAll)
+}
