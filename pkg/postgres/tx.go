@@ -68,7 +68,7 @@ func inTx(ctx context.Context, db Beginner, fn func(context.Context, pgx.Tx) err
 		defer cancel()
 		_ = tx.Rollback(ctx)
 	}()
-	if err := fn(ctx, tx); err != nil {
+	if err := fn(ctx, unended{tx}); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -77,7 +77,23 @@ func inTx(ctx context.Context, db Beginner, fn func(context.Context, pgx.Tx) err
 	return commit(ctx, tx)
 }
 
+// unended keeps the end of the transaction out of the function's hands.
+type unended struct{ pgx.Tx }
+
+var errNotYours = errors.New("InTx ends the transaction, not its function")
+
+func (unended) Commit(context.Context) error   { return errNotYours }
+func (unended) Rollback(context.Context) error { return errNotYours }
+
 func commit(ctx context.Context, tx pgx.Tx) error {
+	// Whether COMMIT was sent has to be known beforehand: the driver's SafeToRetry says that nothing was sent also
+	// when the connection breaks while it waits for the answer (pgx 5.12).
+	switch conn := tx.Conn(); {
+	case conn.IsClosed():
+		return fmt.Errorf("before commit: %w", pgconn.ErrConnClosed)
+	case conn.PgConn().IsBusy():
+		return errors.New("before commit: rows of the transaction are still open")
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	err := tx.Commit(ctx)
@@ -92,9 +108,9 @@ func commit(ctx context.Context, tx pgx.Tx) error {
 }
 
 // rolledBack reports whether an error of COMMIT proves that nothing was committed: the server refused in so many
-// words, or was never asked. A server that goes down while it commits may have committed.
+// words. A server that goes down while it commits may have committed.
 func rolledBack(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err) {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
 	var refused *pgconn.PgError
