@@ -11,6 +11,7 @@
 // Unicode white space from both ends. Line ends come before trimming because a CR is white space; NFC comes before
 // trimming because it maps some white space to other white space (U+2000 to U+2002) and never makes any out of
 // something else, while a piece of an NFC text is NFC. So no step undoes an earlier one and the form is idempotent.
+// NFC is here what golang.org/x/text makes of it: a run of more than thirty combining marks is parted by U+034F.
 //
 // Zero-width characters are not white space, and are kept: they join emoji and shape words in several scripts.
 // Texts that differ by one of them are different texts, with different keys.
