@@ -42,14 +42,15 @@ type Options struct {
 	LinkFollowers bool // look up every ticket that an evaluation serves, to link its trace
 }
 
+// SaveMost bounds how long a stopping worker tries to save what it has, once its calls have ended.
+const SaveMost = 10 * time.Second
+
 const (
 	claimMost        = 500 // rows of one claim
 	refreshInterval  = time.Second
 	reclaimInterval  = 3 * time.Second
 	reclaimMost      = 500
 	claimTimeout     = 30 * time.Second
-	// saveMost bounds how long a stopping worker tries to save what it has, once its calls have ended.
-	saveMost = 10 * time.Second
 	heartbeatsALease = 3
 	// lingerMost is how long a claim waits for more calls to end when few have: one claim for each call that
 	// ends would be as many transactions as calls.
@@ -106,7 +107,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	grace.Stop()
 	close(w.settled)
-	giveUp := time.AfterFunc(saveMost, stopUpkeep)
+	giveUp := time.AfterFunc(SaveMost, stopUpkeep)
 	settling.Wait()
 	giveUp.Stop()
 	stopUpkeep()

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"time"
+)
+
+// Config is the whole configuration, from the environment.
+type Config struct {
+	DatabaseURL       string        `env:"EVALONCE_DATABASE_URL,required,notEmpty" secret:"true" help:"Postgres, as URL or key=value string"`
+	DirectDatabaseURL string        `env:"EVALONCE_DIRECT_DATABASE_URL" secret:"true" help:"Postgres without a pooler between, for LISTEN; defaults to the database URL"`
+	Listen            bool          `env:"EVALONCE_LISTEN" envDefault:"true" help:"wake up on NOTIFY; without it new work is found by polling alone"`
+	Routes            []string      `env:"EVALONCE_ROUTES" help:"provider routes to serve, comma-separated; empty serves all"`
+	Concurrency       int           `env:"EVALONCE_CONCURRENCY" envDefault:"256" help:"calls in flight for each route"`
+	Lease             time.Duration `env:"EVALONCE_LEASE" envDefault:"90s" help:"how long work stays with a worker that gives no sign of life; longer than the routes' call timeouts"`
+	PollInterval      time.Duration `env:"EVALONCE_POLL_INTERVAL" envDefault:"1s" help:"how often an idle worker looks for work"`
+	ShutdownGrace     time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"75s" help:"how long running calls may go on once the worker is told to stop"`
+	OpenAIBaseURL     string        `env:"EVALONCE_OPENAI_BASE_URL" envDefault:"https://api.openai.com/v1" help:"any endpoint that speaks OpenAI's chat completions"`
+	OpenAIAPIKey      string        `env:"EVALONCE_OPENAI_API_KEY" secret:"true" help:"sent as bearer token; empty sends none"`
+	OpenAIProxyURL    string        `env:"EVALONCE_OPENAI_PROXY_URL" secret:"true" help:"HTTP proxy towards the provider; empty connects directly"`
+	HealthAddress     string        `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8082" help:"serves /healthz and /readyz; empty serves neither"`
+}
+
+// Validate reports all that is wrong at once.
+func (c Config) Validate() error {
+	var problems []error
+	check := func(ok bool, problem string) {
+		if !ok {
+			problems = append(problems, errors.New(problem))
+		}
+	}
+	check(c.Concurrency >= 1 && c.Concurrency <= 10_000, "EVALONCE_CONCURRENCY must be from 1 to 10000")
+	check(c.Lease >= time.Second, "EVALONCE_LEASE must be at least 1s")
+	check(c.PollInterval >= 10*time.Millisecond, "EVALONCE_POLL_INTERVAL must be at least 10ms")
+	check(c.ShutdownGrace >= 0, "EVALONCE_SHUTDOWN_GRACE must not be negative")
+	return errors.Join(problems...)
+}
+
+func (c Config) listenURL() string {
+	switch {
+	case !c.Listen:
+		return ""
+	case c.DirectDatabaseURL != "":
+		return c.DirectDatabaseURL
+	}
+	return c.DatabaseURL
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// health serves /healthz, which depends on nothing, and /readyz, which needs the database.
+type health struct {
+	address string
+	db      *pgxpool.Pool
+}
+
+const (
+	readyTimeout  = 2 * time.Second
+	headerTimeout = 5 * time.Second
+)
+
+func (h health) run(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
+		defer cancel()
+		if err := h.db.Ping(ctx); err != nil {
+			slog.WarnContext(ctx, "not ready", "error", err)
+			http.Error(w, "the database does not answer", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ready\n"))
+	})
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", h.address)
+	if err != nil {
+		return err
+	}
+	slog.InfoContext(ctx, "serving health", "address", listener.Addr().String())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+// Command evaluator-worker claims pending evaluations, asks the model, and saves the answers. Any number of
+// replicas share the work through Postgres alone.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
+
+	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/process"
+	"github.com/evalonce/evalonce/pkg/telemetry"
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
+)
+
+const (
+	serviceName = "evaluator-worker"
+	// Claims are one transaction for each route at a time; settlements, heartbeats and reclaims have their own.
+	claimConns  = 4
+	settleConns = 8
+)
+
+// version is set by the build.
+var version = "dev"
+
+func main() { process.Main(run) }
+
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (err error) {
+	cfg, err := config.Load[Config](environ, args, stdout)
+	if errors.Is(err, config.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	flush, err := telemetry.Setup(ctx, serviceName, version, environ)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	openai, err := inference.NewOpenAI(inference.OpenAIConfig{BaseURL: cfg.OpenAIBaseURL, APIKey: cfg.OpenAIAPIKey, ProxyURL: cfg.OpenAIProxyURL})
+	if err != nil {
+		return fmt.Errorf("%w: %w", process.ErrUsage, err)
+	}
+	claims, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: claimConns, AppName: serviceName + " claims"})
+	if err != nil {
+		return err
+	}
+	defer claims.Close()
+	settles, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: settleConns, AppName: serviceName})
+	if err != nil {
+		return err
+	}
+	defer settles.Close()
+
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name the worker: %w", err)
+	}
+	worker := evaluate.New(evaluate.Options{
+		Claims: claims, Settles: settles, Listen: cfg.listenURL(),
+		Providers: map[string]evaluate.Provider{"openai": openai}, Routes: cfg.Routes,
+		Name: host + "/" + uuid.NewString(), Concurrency: cfg.Concurrency, Lease: cfg.Lease, PollInterval: cfg.PollInterval,
+		Grace: cfg.ShutdownGrace, Tracer: otel.Tracer(serviceName), LinkFollowers: telemetry.Exporting(environ),
+	})
+	group := process.NewGroup(ctx)
+	if cfg.HealthAddress != "" {
+		group.Go("health", health{address: cfg.HealthAddress, db: settles}.run)
+	}
+	group.GoWithin(cfg.ShutdownGrace+evaluate.SaveMost+process.DefaultGrace, "evaluate", worker.Run)
+	return group.Wait()
+}
