@@ -77,8 +77,8 @@ func TestErrors(t *testing.T) {
 					t.Errorf("the caller is told %s", told)
 				}
 			}
-			if strings.Count(line, "\n") != 1 {
-				t.Errorf("not one line is logged: %s", line)
+			if strings.Count(line, `"msg":"call"`) != 1 {
+				t.Errorf("the call is not logged once: %s", line)
 			}
 			if c.err != nil && strings.Contains(c.err.Error(), "inner text") && !strings.Contains(line, "inner text") {
 				t.Errorf("the cause is not logged: %s", line)

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/evalonce/evalonce/pkg/rpc"
+)
+
+// Config is everything that can be set.
+type Config struct {
+	DatabaseURL            string        `env:"EVALONCE_DATABASE_URL,required,notEmpty" secret:"true" help:"Postgres, as a URL or as keyword=value pairs"`
+	DatabaseMaxConnections int32         `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"16" help:"connections of this process at most"`
+	GRPCAddress            string        `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8081" help:"where gRPC is served; port 0 takes a free one"`
+	HTTPAddress            string        `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8080" help:"where REST is served; port 0 takes a free one"`
+	APITokens              rpc.Tokens    `env:"EVALONCE_API_TOKENS,required,notEmpty" secret:"true" help:"client=hash[,client=hash...], where hash is the SHA-256 of an API token in hex"`
+	MaxSubjectCharacters   int           `env:"EVALONCE_MAX_SUBJECT_CHARACTERS" envDefault:"1000" help:"longest subject of a ticket, in characters"`
+	MaxMessageBytes        int           `env:"EVALONCE_MAX_MESSAGE_BYTES" envDefault:"65536" help:"longest message of a ticket, in bytes of UTF-8"`
+	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"3145728" help:"largest request, in bytes as sent; a batch's answer is larger, and clients take 4 MiB by default"`
+	RequestRetention       time.Duration `env:"EVALONCE_REQUEST_RETENTION" envDefault:"168h" help:"how long an idempotency key is known"`
+	CallTimeout            time.Duration `env:"EVALONCE_CALL_TIMEOUT" envDefault:"30s" help:"longest time of one call, whatever its deadline"`
+	ShutdownGrace          time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"25s" help:"time that running calls get when the service stops"`
+}
+
+// Validate finds the values that would refuse every request or accept what cannot be stored.
+func (c Config) Validate() error {
+	var problems []error
+	refuse := func(name, format string, args ...any) {
+		problems = append(problems, fmt.Errorf("%s %s", name, fmt.Sprintf(format, args...)))
+	}
+	if c.DatabaseMaxConnections < 1 {
+		refuse("EVALONCE_DATABASE_MAX_CONNECTIONS", "must be at least 1")
+	}
+	if c.MaxSubjectCharacters < 1 {
+		refuse("EVALONCE_MAX_SUBJECT_CHARACTERS", "must be at least 1")
+	}
+	if c.MaxMessageBytes < 1 {
+		refuse("EVALONCE_MAX_MESSAGE_BYTES", "must be at least 1")
+	}
+	// A character takes 4 bytes at most; the rest is for the other fields.
+	if least := 4*c.MaxSubjectCharacters + c.MaxMessageBytes + 4096; c.MaxRequestBytes < least {
+		refuse("EVALONCE_MAX_REQUEST_BYTES", "must be at least %d, for the largest ticket", least)
+	}
+	if c.RequestRetention < time.Minute {
+		refuse("EVALONCE_REQUEST_RETENTION", "must be at least 1m: a key must outlive the retries of its request")
+	}
+	if c.CallTimeout <= 0 {
+		refuse("EVALONCE_CALL_TIMEOUT", "must be positive")
+	}
+	if c.ShutdownGrace <= 0 {
+		refuse("EVALONCE_SHUTDOWN_GRACE", "must be positive")
+	}
+	return errors.Join(problems...)
+}

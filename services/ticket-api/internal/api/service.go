@@ -1,0 +1,85 @@
+// Package api is the ticket API: it decodes and validates requests, and shows tickets and evaluations.
+//
+// A request is refused for all that is wrong with it at once, by field, before anything is stored. Texts are
+// judged by the rules of pkg/content and are never repaired: what is stored is what was sent. A caller sees its
+// own tickets only; another client's do not exist.
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
+	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
+	"github.com/evalonce/evalonce/proto/openapi"
+	"github.com/evalonce/evalonce/services/ticket-api/internal/submit"
+)
+
+// Submitter stores tickets; submit.Submitter does.
+type Submitter interface {
+	Submit(ctx context.Context, r submit.Request) (submit.Receipt, error)
+	SubmitAll(ctx context.Context, requests []submit.Request) ([]submit.Receipt, error)
+}
+
+// Tickets reads tickets; ticketdb.Store does.
+type Tickets interface {
+	Get(ctx context.Context, clientID string, id uuid.UUID) (ticketdb.Ticket, error)
+	List(ctx context.Context, clientID string, f ticketdb.ListFilter, after *ticketdb.Position, limit int) ([]ticketdb.Ticket, *ticketdb.Position, error)
+	Evaluations(ctx context.Context, clientID string, id uuid.UUID) ([]ticketdb.Evaluation, error)
+}
+
+// Limits of a ticket's text, as it was sent.
+type Limits struct {
+	SubjectCharacters int
+	MessageBytes      int
+}
+
+// Service is the TicketService.
+type Service struct {
+	ticketv1.UnimplementedTicketServiceServer
+	submitter Submitter
+	tickets   Tickets
+	limits    Limits
+	tracer    trace.Tracer
+}
+
+// New makes the service.
+func New(submitter Submitter, tickets Tickets, limits Limits) *Service {
+	return &Service{
+		submitter: submitter, tickets: tickets, limits: limits,
+		tracer: otel.Tracer("github.com/evalonce/evalonce/services/ticket-api"),
+	}
+}
+
+// Policy is who may call the service.
+func Policy() rpc.Policy {
+	return rpc.Policy{"/" + ticketv1.TicketService_ServiceDesc.ServiceName + "/*": rpc.Authenticated}
+}
+
+// Creating are the methods that create something.
+func Creating() []string {
+	return []string{ticketv1.TicketService_CreateTicket_FullMethodName, ticketv1.TicketService_BatchCreateTickets_FullMethodName}
+}
+
+func clientOf(ctx context.Context) (string, error) {
+	p, ok := rpc.PrincipalFrom(ctx)
+	if !ok {
+		return "", errors.New("a call without a caller has passed the policy")
+	}
+	return p.ClientID, nil
+}
+
+// Document serves the OpenAPI document of the REST form.
+func Document() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, openapi.Ticket())
+	})
+}

@@ -1,0 +1,71 @@
+// Command ticket-api takes support tickets over gRPC and REST, stores them together with their pending
+// evaluations, and shows what became of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+
+	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/process"
+	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/telemetry"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
+	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
+	"github.com/evalonce/evalonce/services/ticket-api/internal/api"
+	"github.com/evalonce/evalonce/services/ticket-api/internal/submit"
+)
+
+const serviceName = "ticket-api"
+
+// version is set by the build.
+var version = "dev"
+
+func main() { process.Main(run) }
+
+func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
+	cfg, err := config.Load[Config](environ, args, stdout)
+	if errors.Is(err, config.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	flush, err := telemetry.Setup(ctx, serviceName, version, environ)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	pool, err := postgres.Open(ctx, postgres.Config{
+		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention})
+	limits := api.Limits{SubjectCharacters: cfg.MaxSubjectCharacters, MessageBytes: cfg.MaxMessageBytes}
+	service := api.New(submitter, ticketdb.New(pool), limits)
+	server, err := rpc.Listen(ctx, rpc.Options{
+		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
+		Register:      func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, service) },
+		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},
+		Authenticator: &cfg.APITokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
+		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
+		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
+	})
+	if err != nil {
+		return err
+	}
+	group := process.NewGroup(ctx)
+	group.Go("submitter", submitter.Run)
+	group.GoWithin(cfg.ShutdownGrace+time.Second, "server", server.Run)
+	return group.Wait()
+}
