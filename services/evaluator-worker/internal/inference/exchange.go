@@ -48,7 +48,7 @@ func (x *exchange) do(req *http.Request, next option.MiddlewareNext) (*http.Resp
 	}
 	// Without GetBody there is no second copy of the body, and the transport can repeat nothing that it began to
 	// write. With it, HTTP/2 would repeat even a request that the server may have processed.
-	_ = 0
+	req.GetBody = nil
 	ctx := req.Context()
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: x.onGetConn,

@@ -73,6 +73,7 @@ var responses = []struct {
 	{"gateway timeout", 504, `{}`, failure.Timeout, "", false},
 	{"conflict", 409, `{}`, failure.Conflict, "", false},
 	{"integer code", 404, `{"object":"error","message":"The model does not exist.","code":404}`, failure.ModelNotFound, "", false},
+	{"redirect to another method", 302, `{}`, failure.MalformedResponse, "", false},
 	{"redirect", 307, `{}`, failure.MalformedResponse, "", false},
 }
 

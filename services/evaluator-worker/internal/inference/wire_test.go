@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/net/http2"
@@ -213,13 +212,15 @@ func TestNoSuchHost(t *testing.T) {
 // A request that is too large for the buffers between the two ends is stuck half-way, so it cannot be paid for.
 func TestHalfARequestHasNotLeft(t *testing.T) {
 	t.Parallel()
-	gone := make(chan struct{})
-	l := listen(t, func(_ *listener, _ net.Conn) { <-gone })
-	defer close(gone)
+	ctx, pass := newDeadline(within(t))
+	defer pass()
+	l := listen(t, func(_ *listener, conn net.Conn) {
+		_, _ = io.ReadFull(conn, make([]byte, 1<<20))
+		pass()
+		<-ctx.Done()
+	})
 	q := question(t)
-	q.Text.Message = strings.Repeat("x", 64<<20)
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
+	q.Text.Message = strings.Repeat("x", 32<<20)
 	_, err := provider(t, OpenAIConfig{BaseURL: l.url}).Call(ctx, q)
 	expect(t, err, failure.ConnectFailed)
 	if !errors.Is(err, context.DeadlineExceeded) {
