@@ -35,7 +35,7 @@ CREATE TABLE provider_route (
   name                 text PRIMARY KEY CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
   state                text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open', 'halted')),
   reason               text NOT NULL DEFAULT '',
-  not_before           timestamptz NOT NULL DEFAULT '-infinity',
+  not_before           timestamptz NOT NULL DEFAULT 'epoch',
   consecutive_failures integer NOT NULL DEFAULT 0 CHECK (consecutive_failures >= 0),
   trips                integer NOT NULL DEFAULT 0 CHECK (trips >= 0),
   probe_id             uuid,

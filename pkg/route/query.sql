@@ -21,7 +21,7 @@ WHERE name = @name AND state = 'half_open' AND probe_id = @probe_id;
 -- name: Succeeded :execrows
 UPDATE provider_route
 SET state = 'closed', reason = '', consecutive_failures = 0, trips = 0, probe_id = NULL,
-    not_before = CASE WHEN state = 'half_open' THEN '-infinity' ELSE not_before END, changed_at = now()
+    not_before = CASE WHEN state = 'half_open' THEN 'epoch' ELSE not_before END, changed_at = now()
 WHERE name = @name
   AND (state = 'half_open' AND probe_id = sqlc.narg(probe_id) OR state = 'closed' AND consecutive_failures > 0);
 
@@ -49,7 +49,7 @@ RETURNING state;
 -- name: Throttled :exec
 -- Nothing is claimed before the pause is over. A throttled probe has found the provider alive.
 UPDATE provider_route
-SET not_before = greatest(CASE WHEN probe_id = sqlc.narg(probe_id) THEN '-infinity' ELSE not_before END,
+SET not_before = greatest(CASE WHEN probe_id = sqlc.narg(probe_id) THEN 'epoch' ELSE not_before END,
                           now() + make_interval(secs => @pause_seconds::float8)),
     reason = @reason,
     state = CASE WHEN probe_id = sqlc.narg(probe_id) THEN 'closed' ELSE state END,

@@ -169,7 +169,7 @@ func (q *Queries) ListRoutes(ctx context.Context) ([]ListRoutesRow, error) {
 const succeeded = `-- name: Succeeded :execrows
 UPDATE provider_route
 SET state = 'closed', reason = '', consecutive_failures = 0, trips = 0, probe_id = NULL,
-    not_before = CASE WHEN state = 'half_open' THEN '-infinity' ELSE not_before END, changed_at = now()
+    not_before = CASE WHEN state = 'half_open' THEN 'epoch' ELSE not_before END, changed_at = now()
 WHERE name = $1
   AND (state = 'half_open' AND probe_id = $2 OR state = 'closed' AND consecutive_failures > 0)
 `
@@ -189,7 +189,7 @@ func (q *Queries) Succeeded(ctx context.Context, arg SucceededParams) (int64, er
 
 const throttled = `-- name: Throttled :exec
 UPDATE provider_route
-SET not_before = greatest(CASE WHEN probe_id = $1 THEN '-infinity' ELSE not_before END,
+SET not_before = greatest(CASE WHEN probe_id = $1 THEN 'epoch' ELSE not_before END,
                           now() + make_interval(secs => $2::float8)),
     reason = $3,
     state = CASE WHEN probe_id = $1 THEN 'closed' ELSE state END,
