@@ -141,15 +141,19 @@ func settingsOf(target reflect.Value, prefix string) ([]setting, error) {
 				name:     prefix + name,
 				fallback: field.Tag.Get("envDefault"),
 				help:     field.Tag.Get("help"),
-				required: options == "required",
+				required: options != "",
 				secret:   field.Tag.Get("secret") == "true",
 				prefix:   prefix, field: field, value: target.Field(i),
 			}
 			switch {
 			case name == "" || s.help == "":
 				return nil, fmt.Errorf("field %s has no name or no help", field.Name)
-			case options != "" && !s.required:
-				return nil, fmt.Errorf("field %s: option %q of its env tag is not supported", field.Name, options)
+			}
+			// The two mean the same here, where what is empty is not set.
+			for option := range strings.SplitSeq(options, ",") {
+				if option != "" && option != "required" && option != "notEmpty" {
+					return nil, fmt.Errorf("field %s: option %q of its env tag is not supported", field.Name, option)
+				}
 			}
 			settings = append(settings, s)
 		}

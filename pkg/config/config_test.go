@@ -120,6 +120,34 @@ func TestLoadTellsEverythingAtOnce(t *testing.T) {
 	}
 }
 
+func TestLoadTakesAnEmptyVariableForOneThatIsNotSet(t *testing.T) {
+	t.Parallel()
+	for name, load := range map[string]func() error{
+		"required": func() error {
+			_, err := config.Load[struct {
+				A string `env:"X_A,required" help:"a"`
+			}]([]string{"X_A="}, nil, io.Discard)
+			return err
+		},
+		"notEmpty": func() error {
+			_, err := config.Load[struct {
+				A string `env:"X_A,notEmpty" help:"a"`
+			}]([]string{"X_A="}, nil, io.Discard)
+			return err
+		},
+		"both": func() error {
+			_, err := config.Load[struct {
+				A string `env:"X_A,required,notEmpty" secret:"true" help:"a"`
+			}]([]string{"X_A="}, nil, io.Discard)
+			return err
+		},
+	} {
+		if err := load(); !errors.Is(err, process.ErrUsage) || !strings.Contains(err.Error(), "X_A is not set: a") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestLoadValidatesBesideWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	_, err := config.Load[settings]([]string{"X_URL=u", "X_LEASE=2h", "X_BULK_POOL_SIZE=9", "X_WORKERS=many"}, nil, io.Discard)

@@ -26,7 +26,7 @@ func (i invalid) Unwrap() []error { return []error{process.ErrUsage, i.problems}
 func (s setting) explain(value string, err error) (problem error, ok bool) {
 	var parse env.ParseError
 	switch {
-	case errors.As(err, &env.VarIsNotSetError{}):
+	case errors.As(err, &env.VarIsNotSetError{}), errors.As(err, &env.EmptyVarError{}):
 		return fmt.Errorf("%s is not set: %s", s.name, s.help), true
 	case !errors.As(err, &parse):
 		return nil, false
