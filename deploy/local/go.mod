@@ -1,3 +1,15 @@
 module github.com/evalonce/evalonce/deploy/local
 
 go 1.26.0
+
+require (
+	github.com/evalonce/evalonce/migrations v0.0.0
+	github.com/evalonce/evalonce/pkg v0.0.0
+	github.com/evalonce/evalonce/proto v0.0.0
+)
+
+replace github.com/evalonce/evalonce/migrations => ../../migrations
+
+replace github.com/evalonce/evalonce/proto => ../../proto
+
+replace github.com/evalonce/evalonce/pkg => ../../pkg
