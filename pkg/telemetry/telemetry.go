@@ -1,19 +1,127 @@
-// Package telemetry sets up logs and traces.
+// Package telemetry sets up a service's logs and traces, carries trace contexts through rows of the database, and
+// pins the names of spans and attributes.
+//
+// Every process has a tracer that makes real identifiers, whether anything records its spans or not: the trace
+// context that is stored beside a piece of work is there on the day on which somebody turns recording on, and the
+// logs can be joined by it in the meantime.
 package telemetry
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
 
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/evalonce/evalonce/pkg/process"
 )
 
-// Setup installs the process's logger and tracer provider.
+// LogLevel is the variable with the lowest level that is logged: debug, info (the default), warn or error.
+const LogLevel = "EVALONCE_LOG_LEVEL"
+
+// flushTimeout bounds the shutdown of a caller who does not: a collector that hangs must not keep a process alive.
+const flushTimeout = 10 * time.Second
+
+// Setup makes a JSON logger on standard error the default of slog, and installs OpenTelemetry's tracer provider,
+// propagator and error handler. What it returns sends the spans that are still held back, and ends with its context
+// or after 10 s.
+//
+// Spans are exported when environ asks for it (see [Exporting]). What else OTEL_* variables say about the exporter,
+// the sampler and the resource, OpenTelemetry's libraries read from the environment of the process, whatever environ is.
 func Setup(ctx context.Context, serviceName, version string, environ []string) (shutdown func(context.Context) error, err error) {
-	return func(context.Context) error { return nil }, nil
+	level, err := logLevel(lookup(environ, LogLevel))
+	if err != nil {
+		return nil, err
+	}
+	slog.SetDefault(newLogger(os.Stderr, level, serviceName, version))
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { slog.Warn("telemetry failed", "error", err) }))
+	if disabled(environ) {
+		otel.SetTracerProvider(noop.NewTracerProvider())
+		return func(context.Context) error { return nil }, nil
+	}
+	// What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes last, and wins.
+	res, err := resource.New(ctx,
+		resource.WithSchemaURL(semconv.SchemaURL),
+		resource.WithTelemetrySDK(),
+		resource.WithHost(),
+		resource.WithAttributes(semconv.ServiceName(serviceName), semconv.ServiceVersion(version)),
+		resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("describe this process to OpenTelemetry: %w", err)
+	}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(res)}
+	if Exporting(environ) {
+		exporter, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("make span exporter: %w: %w", process.ErrUsage, err)
+		}
+		options = append(options, sdktrace.WithBatcher(exporter))
+	} else {
+		// Identifiers, and nothing that costs more. A parent that somebody else samples stays sampled.
+		options = append(options, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+	}
+	provider := sdktrace.NewTracerProvider(options...)
+	otel.SetTracerProvider(provider)
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, flushTimeout, errors.New("the time to send spans is over"))
+		defer cancel()
+		if err := provider.Shutdown(ctx); err != nil {
+			return fmt.Errorf("send the last spans: %w", err)
+		}
+		return nil
+	}, nil
 }
 
-// Inject returns ctx's traceparent, "" when it has none.
-func Inject(ctx context.Context) string { return "" }
+// Exporting reports whether environ asks for spans to be exported: by OTEL_TRACES_EXPORTER (otlp, console), or by the
+// address of a collector in OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. The exporter "none" and
+// OTEL_SDK_DISABLED=true turn it off.
+func Exporting(environ []string) bool {
+	if disabled(environ) {
+		return false
+	}
+	if exporter := lookup(environ, "OTEL_TRACES_EXPORTER"); exporter != "" {
+		return exporter != "none"
+	}
+	return lookup(environ, "OTEL_EXPORTER_OTLP_ENDPOINT") != "" || lookup(environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+}
 
-// Extract reads a traceparent; anything else gives an invalid SpanContext.
-func Extract(traceparent string) trace.SpanContext { return trace.SpanContext{} }
+func disabled(environ []string) bool {
+	return strings.EqualFold(lookup(environ, "OTEL_SDK_DISABLED"), "true")
+}
+
+func lookup(environ []string, name string) string {
+	for _, entry := range environ {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+const traceparent = "traceparent"
+
+// Inject returns the W3C traceparent of ctx's span, "" when there is none: what a row keeps of the trace in which it
+// was written. Tracestate and baggage are not kept.
+func Inject(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[traceparent]
+}
+
+// Extract reads what Inject returned, as the remote span that it was. Anything else, such as "", is an invalid one.
+func Extract(s string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: s})
+	return trace.SpanContextFromContext(ctx)
+}
