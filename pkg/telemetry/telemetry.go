@@ -65,7 +65,7 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	if Exporting(environ) {
 		exporter, err := autoexport.NewSpanExporter(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("make span exporter: %w: %w", process.ErrUsage, err)
+			return nil, fmt.Errorf("make the span exporter that OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_* ask for: %w: %w", process.ErrUsage, err)
 		}
 		options = append(options, sdktrace.WithBatcher(exporter))
 	} else {
