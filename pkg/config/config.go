@@ -43,8 +43,7 @@ func Load[T any](environ, args []string, stdout io.Writer) (T, error) {
 		return none, fmt.Errorf("read configuration of %T: %w", none, err)
 	}
 	for _, arg := range args {
-		switch arg {
-		case "-h", "-help", "--help":
+		if arg == "-h" || arg == "-help" || arg == "--help" {
 			return none, printHelp(stdout, settings)
 		}
 	}
@@ -63,8 +62,8 @@ func Load[T any](environ, args []string, stdout io.Writer) (T, error) {
 			continue
 		}
 		if err := s.parse(variables); err != nil {
-			problem, ok := s.explain(variables[s.name], err)
-			if !ok {
+			problem := s.explain(variables[s.name], err)
+			if problem == nil {
 				return none, fmt.Errorf("read configuration of %T: %w", none, err)
 			}
 			problems = append(problems, problem)

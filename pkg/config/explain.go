@@ -22,19 +22,19 @@ func (i invalid) Error() string {
 
 func (i invalid) Unwrap() []error { return []error{process.ErrUsage, i.problems} }
 
-// explain turns an error of the library into one about the variable. It is not ok when no value would have helped.
-func (s setting) explain(value string, err error) (problem error, ok bool) {
+// explain turns an error of the library into one about the variable, and into nil when no value would have helped.
+func (s setting) explain(value string, err error) error {
 	var parse env.ParseError
 	switch {
 	case errors.As(err, &env.VarIsNotSetError{}), errors.As(err, &env.EmptyVarError{}):
-		return fmt.Errorf("%s is not set: %s", s.name, s.help), true
+		return fmt.Errorf("%s is not set: %s", s.name, s.help)
 	case !errors.As(err, &parse):
-		return nil, false
+		return nil
 	case s.secret:
 		// What a parser says may repeat what it was given.
-		return fmt.Errorf("%s: its value, which is secret, is no %v", s.name, s.field.Type), true
+		return fmt.Errorf("%s: its value, which is secret, is no %v", s.name, s.field.Type)
 	default:
-		return fmt.Errorf("%s=%.100q: %w", s.name, value, reason(parse.Err)), true
+		return fmt.Errorf("%s=%.100q: %w", s.name, value, reason(parse.Err))
 	}
 }
 

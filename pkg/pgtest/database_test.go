@@ -62,7 +62,7 @@ func TestTemplateIsMadeOnceAndMadeAnewWhenUnfinished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Stop()
+	stopAtEnd(t, server)
 	fingerprint, err := migrations.Fingerprint()
 	if err != nil {
 		t.Fatal(err)

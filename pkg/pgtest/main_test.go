@@ -32,7 +32,7 @@ func own() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(server.URL(), server.dir)
+	fmt.Fprintln(os.Stdout, server.URL(), server.dir)
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	// Without Stop: the server is left to whatever happens when its owner is gone.
 	return 0
@@ -87,6 +87,15 @@ func TestServerEndsWithItsOwner(t *testing.T) {
 			}
 		})
 	}
+}
+
+func stopAtEnd(t *testing.T, server *Server) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func connect(t *testing.T, address string) *pgx.Conn {

@@ -92,7 +92,7 @@ const enoughMemory = 1 << 30
 func temporaryRoot() string {
 	const shm = "/dev/shm"
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(shm, &fs); err == nil && uint64(fs.Bavail)*uint64(fs.Bsize) >= enoughMemory {
+	if err := syscall.Statfs(shm, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) >= enoughMemory {
 		if probe, err := os.MkdirTemp(shm, "evalonce-probe-"); err == nil && os.Remove(probe) == nil {
 			return shm
 		}

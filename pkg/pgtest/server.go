@@ -23,6 +23,7 @@ var supervisorScript string
 // Mode is how a server goes down.
 type Mode string
 
+// The modes.
 const (
 	Fast      Mode = "fast"      // sessions are ended, transactions rolled back, everything written
 	Immediate Mode = "immediate" // as after a crash: the next start recovers from the log
@@ -107,7 +108,7 @@ func start(ctx context.Context, opts Options, by means) (_ *Server, err error) {
 		}
 	}
 	if by.port == nil {
-		by.port = freePort
+		by.port = func() (int, error) { return freePort(ctx) }
 	}
 	if opts.Port != 0 {
 		by.port = func() (int, error) { return opts.Port, nil }
@@ -192,7 +193,7 @@ func (s *Server) supervise(ctx context.Context, pgCtl string, temporary bool) er
 		return errors.Join(err, stdin.Close())
 	}
 	defer childOut.Close()
-	s.sup = exec.Command("/bin/sh", "-c", supervisorScript, "evalonce-postgres",
+	s.sup = exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", supervisorScript, "evalonce-postgres",
 		pgCtl, s.dir, string(mode), isTemporary)
 	s.sup.Stdin, s.sup.Stdout = childIn, childOut
 	s.owner.own(s.sup)
@@ -257,8 +258,10 @@ func (s *Server) logTail() string {
 func initdb(ctx context.Context, bin, dataDir string, sync bool, owner serverOwner) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, initTimeout, errors.New("initdb took too long"))
 	defer cancel()
-	args := []string{"--pgdata", dataDir, "--username", "postgres", "--auth", "trust",
-		"--encoding", "UTF8", "--no-locale", "--no-instructions"}
+	args := []string{
+		"--pgdata", dataDir, "--username", "postgres", "--auth", "trust",
+		"--encoding", "UTF8", "--no-locale", "--no-instructions",
+	}
 	if !sync {
 		// Small segments make the copy of a data directory a third smaller.
 		args = append(args, "--no-sync", "--wal-segsize", "1")
@@ -319,8 +322,8 @@ func (s *Server) configure(dataDir string, opts Options, port func() (int, error
 	return s.owner.give(path)
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(ctx context.Context) (int, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}

@@ -58,7 +58,7 @@ func TestServerKeepsWhatWasCommitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer again.Stop()
+	stopAtEnd(t, again)
 	if got := query[int](t, again.URL(), "SELECT n FROM kept"); got != 42 {
 		t.Errorf("under a second server n = %d, want 42", got)
 	}
@@ -144,7 +144,7 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	ports := []int{taken.Addr().(*net.TCPAddr).Port}
 	server, err := start(t.Context(), Options{}, means{port: func() (int, error) {
 		if len(ports) == 0 {
-			return freePort()
+			return freePort(t.Context())
 		}
 		port := ports[0]
 		ports = ports[1:]
@@ -153,7 +153,7 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Stop()
+	stopAtEnd(t, server)
 	if got := query[int](t, server.URL(), "SELECT 1"); got != 1 {
 		t.Error("the server does not answer")
 	}

@@ -47,7 +47,7 @@ func copyTemplate(ctx context.Context, cache, dataDir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -96,7 +96,7 @@ func makeTemplate(ctx context.Context, cache, template string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the server's user passes through
 		return err
 	}
 	server, err := Start(ctx, Options{Dir: filepath.Join(dir, "server")})
@@ -119,7 +119,7 @@ func copyDataDir(to, from string) error {
 		return err
 	}
 	// The one permission that Postgres checks.
-	return os.Chmod(to, 0o700)
+	return os.Chmod(to, 0o700) //nolint:gosec // it is a directory
 }
 
 func templateKey(ctx context.Context) (string, error) {

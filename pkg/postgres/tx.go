@@ -46,7 +46,7 @@ func InTx(ctx context.Context, db Beginner, fn func(ctx context.Context, tx pgx.
 		if try == txTries || !Retryable(err) {
 			return withCause(ctx, err)
 		}
-		delay := time.NewTimer(rand.N(firstRetryDelay << (try - 1)))
+		delay := time.NewTimer(rand.N(firstRetryDelay << (try - 1))) //nolint:gosec // it is to scatter, not to hide
 		select {
 		case <-delay.C:
 		case <-ctx.Done():

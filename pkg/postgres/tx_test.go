@@ -287,7 +287,7 @@ func TestInTxKeepsTheEndOfTheTransaction(t *testing.T) {
 		if err := add(ctx, tx, 1, 1); err != nil {
 			return err
 		}
-		_, err := tx.Query(ctx, "SELECT * FROM generate_series(1, 1000000)")
+		_, err := tx.Query(ctx, "SELECT * FROM generate_series(1, 1000000)") //nolint:sqlclosecheck // that is what is tested
 		return err
 	})
 	if err == nil || errors.Is(err, postgres.ErrCommitUnknown) {

@@ -33,7 +33,7 @@ func (j *journal) component(name string, while time.Duration) func(context.Conte
 	return func(ctx context.Context) error {
 		<-ctx.Done()
 		j.add("%s told: %v", name, context.Cause(ctx))
-		time.Sleep(while)
+		<-time.After(while)
 		j.add("%s stopped", name)
 		return ctx.Err()
 	}

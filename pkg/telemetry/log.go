@@ -29,7 +29,7 @@ func logLevel(name string) (slog.Level, error) {
 
 func newLogger(w io.Writer, level slog.Level, serviceName, version string) *slog.Logger {
 	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
-	return slog.New(traced{current: handler}).With("service", serviceName, "version", version)
+	return slog.New(traced{current: handler}).With(slog.String("service", serviceName), slog.String("version", version))
 }
 
 // traced adds the identifiers of the span in a record's context, outside of all groups, where whoever joins logs and

@@ -17,16 +17,16 @@ func TestTraceIdentifiersStayOutOfGroups(t *testing.T) {
 		log  func(*slog.Logger)
 		want string
 	}{
-		"plain":      {func(l *slog.Logger) { l.InfoContext(ctx, "m", "a", 1) }, `"service":"s","version":"v","a":1,` + ids + `}`},
-		"attributes": {func(l *slog.Logger) { l.With("b", 2).InfoContext(ctx, "m", "a", 1) }, `"version":"v","b":2,"a":1,` + ids + `}`},
+		"plain":      {func(l *slog.Logger) { l.InfoContext(ctx, "m", slog.Int("a", 1)) }, `"service":"s","version":"v","a":1,` + ids + `}`},
+		"attributes": {func(l *slog.Logger) { l.With(slog.Int("b", 2)).InfoContext(ctx, "m", slog.Int("a", 1)) }, `"version":"v","b":2,"a":1,` + ids + `}`},
 		"group": {
 			func(l *slog.Logger) {
-				l.With("b", 2).WithGroup("g").With("c", 3).WithGroup("h").InfoContext(ctx, "m", "a", 1)
+				l.With(slog.Int("b", 2)).WithGroup("g").With(slog.Int("c", 3)).WithGroup("h").InfoContext(ctx, "m", slog.Int("a", 1))
 			},
 			`"version":"v","b":2,` + ids + `,"g":{"c":3,"h":{"a":1}}}`,
 		},
-		"nameless group": {func(l *slog.Logger) { l.WithGroup("").InfoContext(ctx, "m", "a", 1) }, `"version":"v","a":1,` + ids + `}`},
-		"no span":        {func(l *slog.Logger) { l.WithGroup("g").Info("m", "a", 1) }, `"version":"v","g":{"a":1}}`},
+		"nameless group": {func(l *slog.Logger) { l.WithGroup("").InfoContext(ctx, "m", slog.Int("a", 1)) }, `"version":"v","a":1,` + ids + `}`},
+		"no span":        {func(l *slog.Logger) { l.WithGroup("g").Info("m", slog.Int("a", 1)) }, `"version":"v","g":{"a":1}}`},
 		"below level":    {func(l *slog.Logger) { l.WithGroup("g").DebugContext(ctx, "m") }, ``},
 	} {
 		var out strings.Builder
@@ -42,8 +42,8 @@ func TestLoggersDoNotShareTheirSteps(t *testing.T) {
 	t.Parallel()
 	ctx := trace.ContextWithSpanContext(context.Background(), Extract("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
 	var out strings.Builder
-	parent := newLogger(&out, slog.LevelInfo, "s", "v").WithGroup("g").With("p", 0).With("q", 0)
-	first, second := parent.With("first", 1), parent.With("second", 2)
+	parent := newLogger(&out, slog.LevelInfo, "s", "v").WithGroup("g").With(slog.Int("p", 0)).With(slog.Int("q", 0))
+	first, second := parent.With(slog.Int("first", 1)), parent.With(slog.Int("second", 2))
 	first.InfoContext(ctx, "m")
 	if got := out.String(); !strings.Contains(got, `"first":1`) || strings.Contains(got, "second") {
 		t.Errorf("first logs %s", got)

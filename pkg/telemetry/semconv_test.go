@@ -58,8 +58,8 @@ func wantAttributes(t *testing.T, got []attribute.KeyValue, want map[string]stri
 		t.Errorf("%v, want %v", got, want)
 	}
 	for _, a := range got {
-		if value, ok := want[string(a.Key)]; !ok || a.Value.Emit() != value {
-			t.Errorf("%s = %s, want %q", a.Key, a.Value.Emit(), value)
+		if value, ok := want[string(a.Key)]; !ok || a.Value.String() != value {
+			t.Errorf("%s = %s, want %q", a.Key, a.Value.String(), value)
 		}
 	}
 }

@@ -46,7 +46,9 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	}
 	slog.SetDefault(newLogger(os.Stderr, level, serviceName, version))
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { slog.Warn("telemetry failed", "error", err) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		slog.WarnContext(context.WithoutCancel(ctx), "telemetry failed", slog.Any("error", err))
+	}))
 	if disabled(environ) {
 		otel.SetTracerProvider(noop.NewTracerProvider())
 		return func(context.Context) error { return nil }, nil

@@ -55,14 +55,14 @@ func service(ctx context.Context, args, environ []string, stdout, _ io.Writer) (
 			return err
 		}
 		slog.DebugContext(ctx, "detail")
-		slog.InfoContext(ctx, "stored", "n", i)
+		slog.InfoContext(ctx, "stored", slog.Int("n", i))
 		span.End()
 	}
 	start := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("enough"))
 	defer cancel()
 	err = shutdown(ctx)
-	slog.Info("flushed", "took_ms", time.Since(start).Milliseconds())
+	slog.InfoContext(context.WithoutCancel(ctx), "flushed", slog.Int64("took_ms", time.Since(start).Milliseconds()))
 	return err
 }
 
