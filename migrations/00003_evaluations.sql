@@ -137,25 +137,31 @@ $$;
 -- +goose StatementEnd
 SELECT ensure_model_call_partitions(3);
 
--- What every version has made of every ticket's content: a result, or the work towards it. Both look-ups are by
--- the key, which is computed. A row of work beside a result is work that the next claim finds finished.
+-- What every version has made of every ticket's content: a result, or the work towards it. A row of work beside a
+-- result is work that the next claim finds finished. The keys are computed, and each is looked up by itself: the
+-- limits keep the planner from joining whole tables instead.
 CREATE VIEW ticket_evaluation AS
 SELECT
   t.id AS ticket_id,
   v.id AS version_id,
   v.created_at AS version_created_at,
-  v.id IS NOT DISTINCT FROM a.version_id AS active,
+  v.id IS NOT DISTINCT FROM (SELECT a.version_id FROM active_version a) AS active,
   k.idempotency_key,
   (CASE WHEN r.idempotency_key IS NOT NULL THEN 'succeeded' ELSE o.status END)::text AS state,
   coalesce(o.attempts, 0) AS attempts,
-  r.idempotency_key IS NOT NULL AND r.ticket_id <> t.id AS answered_without_call,
-  r.department, r.is_urgent, r.urgency_score,
-  r.model_version, r.prompt_version, r.policy_version, r.priority, r.queue, r.model_call_id, r.computed_at,
-  o.last_class AS dead_class, o.last_reason AS dead_reason, o.dead_at
+  coalesce(r.ticket_id <> t.id, false)::boolean AS answered_without_call,
+  -- Of a succeeded evaluation.
+  coalesce(r.department, '') AS department, coalesce(r.is_urgent, 0) AS is_urgent, coalesce(r.urgency_score, 0) AS urgency_score,
+  coalesce(r.model_version, '') AS model_version, coalesce(r.prompt_version, '') AS prompt_version,
+  coalesce(r.policy_version, '') AS policy_version, coalesce(r.priority, '') AS priority, coalesce(r.queue, '') AS queue,
+  coalesce(r.model_call_id, '00000000-0000-0000-0000-000000000000') AS model_call_id,
+  coalesce(r.computed_at, 'epoch') AS computed_at,
+  coalesce((SELECT m.trace_id FROM model_call m WHERE m.id = r.model_call_id), '')::text AS answer_trace_id,
+  -- Of a dead one.
+  coalesce(o.last_class, '') AS dead_class, coalesce(o.last_reason, '') AS dead_reason, coalesce(o.dead_at, 'epoch') AS dead_at
 FROM ticket t
 CROSS JOIN evaluator_version v
-LEFT JOIN active_version a ON true
 CROSS JOIN LATERAL (SELECT evaluation_key(t.content_hash, v.digest) AS idempotency_key) k
-LEFT JOIN evaluation_result r ON r.idempotency_key = k.idempotency_key
-LEFT JOIN evaluation_outbox o ON o.idempotency_key = k.idempotency_key
+LEFT JOIN LATERAL (SELECT * FROM evaluation_result r WHERE r.idempotency_key = k.idempotency_key LIMIT 1) r ON true
+LEFT JOIN LATERAL (SELECT * FROM evaluation_outbox o WHERE o.idempotency_key = k.idempotency_key LIMIT 1) o ON true
 WHERE r.idempotency_key IS NOT NULL OR o.idempotency_key IS NOT NULL;

@@ -28,30 +28,29 @@ WITH inserted AS (
 SELECT now()::timestamptz AS created_at;
 
 -- name: GetTickets :many
-SELECT id, client_id, external_id, subject, message, created_at, trace_context
-FROM ticket
-WHERE id = ANY (@ids::uuid[]) AND client_id = @client_id;
+SELECT t.id, t.client_id, t.external_id, t.subject, t.message, t.created_at, t.trace_context
+FROM unnest(@ids::uuid[]) WITH ORDINALITY AS u(id, ordinal)
+JOIN ticket t ON t.id = u.id
+WHERE t.client_id = @client_id
+ORDER BY u.ordinal;
 
 -- name: ShownEvaluations :many
 -- The evaluation that each ticket shows: the active version's, else the newest older one's.
-SELECT DISTINCT ON (e.ticket_id) sqlc.embed(e), coalesce(m.trace_id, '')::text AS answer_trace_id
+SELECT DISTINCT ON (e.ticket_id) sqlc.embed(e)
 FROM ticket_evaluation e
-LEFT JOIN model_call m ON m.id = e.model_call_id
 WHERE e.ticket_id = ANY (@ids::uuid[])
 ORDER BY e.ticket_id, e.active DESC, e.version_created_at DESC;
 
 -- name: ListEvaluations :many
-SELECT sqlc.embed(e), coalesce(m.trace_id, '')::text AS answer_trace_id
+SELECT sqlc.embed(e)
 FROM ticket t
 JOIN ticket_evaluation e ON e.ticket_id = t.id
-LEFT JOIN model_call m ON m.id = e.model_call_id
 WHERE t.id = @id AND t.client_id = @client_id
 ORDER BY e.active DESC, e.version_created_at DESC;
 
 -- name: Answers :many
-SELECT sqlc.embed(r), coalesce(m.trace_id, '')::text AS trace_id
+SELECT sqlc.embed(r), coalesce((SELECT m.trace_id FROM model_call m WHERE m.id = r.model_call_id), '')::text AS trace_id
 FROM evaluation_result r
-LEFT JOIN model_call m ON m.id = r.model_call_id
 WHERE r.idempotency_key = ANY (@keys::text[]);
 
 -- name: TicketExists :one
@@ -75,7 +74,7 @@ WITH seen AS MATERIALIZED (
   ) e ON @filtered::boolean
   WHERE (@state::text = '' OR e.state = @state)
     AND (@department::text = '' OR e.department = @department AND e.state = 'succeeded')
-    AND (sqlc.narg(min_urgency)::float8 IS NULL OR e.urgency_score >= sqlc.narg(min_urgency))
+    AND (sqlc.narg(min_urgency)::float8 IS NULL OR e.urgency_score >= sqlc.narg(min_urgency) AND e.state = 'succeeded')
   ORDER BY s.created_at DESC, s.id DESC
   LIMIT @page_size
 )

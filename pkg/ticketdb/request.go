@@ -125,6 +125,40 @@ func Reserve(ctx context.Context, tx pgx.Tx, requests []Request, retention time.
 	return first, nil
 }
 
+// Told returns tickets as their clients were told of them at first: the stored responses around the stored text.
+// The responses must be one client's.
+func Told(ctx context.Context, db ticketdbsql.DBTX, clientID string, responses []Response) (map[uuid.UUID]Ticket, error) {
+	ids := make([]uuid.UUID, len(responses))
+	byID := make(map[uuid.UUID]Response, len(responses))
+	var answered []content.Key
+	for i, r := range responses {
+		ids[i], byID[r.TicketID] = r.TicketID, r
+		if r.State == outbox.Succeeded {
+			answered = append(answered, r.Key)
+		}
+	}
+	tickets, err := New(db).texts(ctx, clientID, ids)
+	if err != nil {
+		return nil, err
+	}
+	var answers map[content.Key]*Answer
+	if len(answered) > 0 {
+		if answers, err = Answers(ctx, db, answered); err != nil {
+			return nil, err
+		}
+	}
+	told := make(map[uuid.UUID]Ticket, len(tickets))
+	for _, t := range tickets {
+		r := byID[t.ID]
+		t.Evaluation = Evaluation{
+			State: r.State, Key: r.Key, VersionID: r.VersionID, AnsweredWithoutCall: r.State == outbox.Succeeded,
+			Answer: answers[r.Key], Dead: r.Dead,
+		}
+		told[t.ID] = t
+	}
+	return told, nil
+}
+
 // Requests returns those of the requests that are stored.
 func Requests(ctx context.Context, db ticketdbsql.DBTX, ids []RequestID) (map[RequestID]Request, error) {
 	var p ticketdbsql.GetRequestsParams

@@ -111,9 +111,9 @@ func (s *Store) Get(ctx context.Context, clientID string, id uuid.UUID) (Ticket,
 
 // GetAll returns those of the tickets that are the client's, in the order of the ids.
 func (s *Store) GetAll(ctx context.Context, clientID string, ids []uuid.UUID) ([]Ticket, error) {
-	rows, err := s.q.GetTickets(ctx, ticketdbsql.GetTicketsParams{Ids: ids, ClientID: clientID})
+	tickets, err := s.texts(ctx, clientID, ids)
 	if err != nil {
-		return nil, fmt.Errorf("get %d tickets: %w", len(ids), err)
+		return nil, err
 	}
 	shown, err := s.q.ShownEvaluations(ctx, ids)
 	if err != nil {
@@ -121,24 +121,30 @@ func (s *Store) GetAll(ctx context.Context, clientID string, ids []uuid.UUID) ([
 	}
 	evaluations := make(map[uuid.UUID]Evaluation, len(shown))
 	for _, e := range shown {
-		evaluations[e.TicketEvaluation.TicketID] = evaluationOf(e.TicketEvaluation, e.AnswerTraceID)
+		evaluations[e.TicketEvaluation.TicketID] = evaluationOf(e.TicketEvaluation)
 	}
-	byID := make(map[uuid.UUID]Ticket, len(rows))
-	for _, r := range rows {
-		e, ok := evaluations[r.ID]
+	for i := range tickets {
+		e, ok := evaluations[tickets[i].ID]
 		if !ok {
 			// Neither work nor a result: reconciliation gives it work, so it is pending for whoever asks.
 			e.State = outbox.Pending
 		}
-		byID[r.ID] = Ticket{
-			ID: r.ID, ClientID: r.ClientID, ExternalID: r.ExternalID, Subject: r.Subject, Message: r.Message,
-			CreatedAt: r.CreatedAt, TraceContext: r.TraceContext, Evaluation: e,
-		}
+		tickets[i].Evaluation = e
 	}
-	tickets := make([]Ticket, 0, len(rows))
-	for _, id := range ids {
-		if t, ok := byID[id]; ok {
-			tickets = append(tickets, t)
+	return tickets, nil
+}
+
+// texts returns tickets without their evaluations, in the order of the ids.
+func (s *Store) texts(ctx context.Context, clientID string, ids []uuid.UUID) ([]Ticket, error) {
+	rows, err := s.q.GetTickets(ctx, ticketdbsql.GetTicketsParams{Ids: ids, ClientID: clientID})
+	if err != nil {
+		return nil, fmt.Errorf("get %d tickets: %w", len(ids), err)
+	}
+	tickets := make([]Ticket, len(rows))
+	for i, r := range rows {
+		tickets[i] = Ticket{
+			ID: r.ID, ClientID: r.ClientID, ExternalID: r.ExternalID, Subject: r.Subject, Message: r.Message,
+			CreatedAt: r.CreatedAt, TraceContext: r.TraceContext,
 		}
 	}
 	return tickets, nil
@@ -219,7 +225,7 @@ func (s *Store) Evaluations(ctx context.Context, clientID string, id uuid.UUID) 
 	}
 	evaluations := make([]Evaluation, len(rows))
 	for i, r := range rows {
-		evaluations[i] = evaluationOf(r.TicketEvaluation, r.AnswerTraceID)
+		evaluations[i] = evaluationOf(r.TicketEvaluation)
 	}
 	return evaluations, nil
 }
@@ -264,30 +270,22 @@ func (s *Store) Followers(ctx context.Context, hashes []content.Hash, most int) 
 	return followers, nil
 }
 
-func evaluationOf(r ticketdbsql.TicketEvaluation, traceID string) Evaluation {
+func evaluationOf(r ticketdbsql.TicketEvaluation) Evaluation {
 	e := Evaluation{
 		State: outbox.State(r.State), Key: content.Key(r.IdempotencyKey), VersionID: r.VersionID, Attempts: int(r.Attempts),
-		AnsweredWithoutCall: value(r.AnsweredWithoutCall),
+		AnsweredWithoutCall: r.AnsweredWithoutCall,
 	}
 	switch e.State {
 	case outbox.Succeeded:
 		e.Attempts = 0
 		e.Answer = &Answer{
-			Department: value(r.Department), IsUrgent: value(r.IsUrgent), UrgencyScore: value(r.UrgencyScore),
-			ModelVersion: value(r.ModelVersion), PromptVersion: value(r.PromptVersion), PolicyVersion: value(r.PolicyVersion),
-			Priority: value(r.Priority), Queue: value(r.Queue), ModelCallID: value(r.ModelCallID), ComputedAt: value(r.ComputedAt),
-			TraceID: traceID,
+			Department: r.Department, IsUrgent: r.IsUrgent, UrgencyScore: r.UrgencyScore,
+			ModelVersion: r.ModelVersion, PromptVersion: r.PromptVersion, PolicyVersion: r.PolicyVersion,
+			Priority: r.Priority, Queue: r.Queue, ModelCallID: r.ModelCallID, ComputedAt: r.ComputedAt,
+			TraceID: r.AnswerTraceID,
 		}
 	case outbox.Dead:
-		e.Dead = &Dead{Class: value(r.DeadClass), Reason: value(r.DeadReason), At: value(r.DeadAt)}
+		e.Dead = &Dead{Class: r.DeadClass, Reason: r.DeadReason, At: r.DeadAt}
 	}
 	return e
-}
-
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }

@@ -35,18 +35,19 @@ type TicketEvaluation struct {
 	IdempotencyKey      string
 	State               string
 	Attempts            int32
-	AnsweredWithoutCall *bool
-	Department          *string
-	IsUrgent            *float64
-	UrgencyScore        *float64
-	ModelVersion        *string
-	PromptVersion       *string
-	PolicyVersion       *string
-	Priority            *string
-	Queue               *string
-	ModelCallID         *uuid.UUID
-	ComputedAt          *time.Time
-	DeadClass           *string
-	DeadReason          *string
-	DeadAt              *time.Time
+	AnsweredWithoutCall bool
+	Department          string
+	IsUrgent            float64
+	UrgencyScore        float64
+	ModelVersion        string
+	PromptVersion       string
+	PolicyVersion       string
+	Priority            string
+	Queue               string
+	ModelCallID         uuid.UUID
+	ComputedAt          time.Time
+	AnswerTraceID       string
+	DeadClass           string
+	DeadReason          string
+	DeadAt              time.Time
 }

@@ -13,9 +13,8 @@ import (
 )
 
 const answers = `-- name: Answers :many
-SELECT r.idempotency_key, r.content_hash, r.ticket_id, r.version_id, r.is_urgent, r.department, r.urgency_score, r.model_version, r.prompt_version, r.policy_version, r.priority, r.queue, r.model_call_id, r.computed_at, coalesce(m.trace_id, '')::text AS trace_id
+SELECT r.idempotency_key, r.content_hash, r.ticket_id, r.version_id, r.is_urgent, r.department, r.urgency_score, r.model_version, r.prompt_version, r.policy_version, r.priority, r.queue, r.model_call_id, r.computed_at, coalesce((SELECT m.trace_id FROM model_call m WHERE m.id = r.model_call_id), '')::text AS trace_id
 FROM evaluation_result r
-LEFT JOIN model_call m ON m.id = r.model_call_id
 WHERE r.idempotency_key = ANY ($1::text[])
 `
 
@@ -147,9 +146,11 @@ func (q *Queries) GetRequests(ctx context.Context, arg GetRequestsParams) ([]Get
 }
 
 const getTickets = `-- name: GetTickets :many
-SELECT id, client_id, external_id, subject, message, created_at, trace_context
-FROM ticket
-WHERE id = ANY ($1::uuid[]) AND client_id = $2
+SELECT t.id, t.client_id, t.external_id, t.subject, t.message, t.created_at, t.trace_context
+FROM unnest($1::uuid[]) WITH ORDINALITY AS u(id, ordinal)
+JOIN ticket t ON t.id = u.id
+WHERE t.client_id = $2
+ORDER BY u.ordinal
 `
 
 type GetTicketsParams struct {
@@ -233,10 +234,9 @@ func (q *Queries) InsertTickets(ctx context.Context, arg InsertTicketsParams) (t
 }
 
 const listEvaluations = `-- name: ListEvaluations :many
-SELECT e.ticket_id, e.version_id, e.version_created_at, e.active, e.idempotency_key, e.state, e.attempts, e.answered_without_call, e.department, e.is_urgent, e.urgency_score, e.model_version, e.prompt_version, e.policy_version, e.priority, e.queue, e.model_call_id, e.computed_at, e.dead_class, e.dead_reason, e.dead_at, coalesce(m.trace_id, '')::text AS answer_trace_id
+SELECT e.ticket_id, e.version_id, e.version_created_at, e.active, e.idempotency_key, e.state, e.attempts, e.answered_without_call, e.department, e.is_urgent, e.urgency_score, e.model_version, e.prompt_version, e.policy_version, e.priority, e.queue, e.model_call_id, e.computed_at, e.answer_trace_id, e.dead_class, e.dead_reason, e.dead_at
 FROM ticket t
 JOIN ticket_evaluation e ON e.ticket_id = t.id
-LEFT JOIN model_call m ON m.id = e.model_call_id
 WHERE t.id = $1 AND t.client_id = $2
 ORDER BY e.active DESC, e.version_created_at DESC
 `
@@ -248,7 +248,6 @@ type ListEvaluationsParams struct {
 
 type ListEvaluationsRow struct {
 	TicketEvaluation TicketEvaluation
-	AnswerTraceID    string
 }
 
 func (q *Queries) ListEvaluations(ctx context.Context, arg ListEvaluationsParams) ([]ListEvaluationsRow, error) {
@@ -279,10 +278,10 @@ func (q *Queries) ListEvaluations(ctx context.Context, arg ListEvaluationsParams
 			&i.TicketEvaluation.Queue,
 			&i.TicketEvaluation.ModelCallID,
 			&i.TicketEvaluation.ComputedAt,
+			&i.TicketEvaluation.AnswerTraceID,
 			&i.TicketEvaluation.DeadClass,
 			&i.TicketEvaluation.DeadReason,
 			&i.TicketEvaluation.DeadAt,
-			&i.AnswerTraceID,
 		); err != nil {
 			return nil, err
 		}
@@ -373,11 +372,11 @@ WITH seen AS MATERIALIZED (
   SELECT s.id, s.created_at
   FROM seen s
   LEFT JOIN LATERAL (
-    SELECT ticket_id, version_id, version_created_at, active, idempotency_key, state, attempts, answered_without_call, department, is_urgent, urgency_score, model_version, prompt_version, policy_version, priority, queue, model_call_id, computed_at, dead_class, dead_reason, dead_at FROM ticket_evaluation e WHERE e.ticket_id = s.id ORDER BY e.active DESC, e.version_created_at DESC LIMIT 1
+    SELECT ticket_id, version_id, version_created_at, active, idempotency_key, state, attempts, answered_without_call, department, is_urgent, urgency_score, model_version, prompt_version, policy_version, priority, queue, model_call_id, computed_at, answer_trace_id, dead_class, dead_reason, dead_at FROM ticket_evaluation e WHERE e.ticket_id = s.id ORDER BY e.active DESC, e.version_created_at DESC LIMIT 1
   ) e ON $7::boolean
   WHERE ($8::text = '' OR e.state = $8)
     AND ($9::text = '' OR e.department = $9 AND e.state = 'succeeded')
-    AND ($10::float8 IS NULL OR e.urgency_score >= $10)
+    AND ($10::float8 IS NULL OR e.urgency_score >= $10 AND e.state = 'succeeded')
   ORDER BY s.created_at DESC, s.id DESC
   LIMIT $11
 )
@@ -442,16 +441,14 @@ func (q *Queries) ScanTickets(ctx context.Context, arg ScanTicketsParams) ([]Sca
 }
 
 const shownEvaluations = `-- name: ShownEvaluations :many
-SELECT DISTINCT ON (e.ticket_id) e.ticket_id, e.version_id, e.version_created_at, e.active, e.idempotency_key, e.state, e.attempts, e.answered_without_call, e.department, e.is_urgent, e.urgency_score, e.model_version, e.prompt_version, e.policy_version, e.priority, e.queue, e.model_call_id, e.computed_at, e.dead_class, e.dead_reason, e.dead_at, coalesce(m.trace_id, '')::text AS answer_trace_id
+SELECT DISTINCT ON (e.ticket_id) e.ticket_id, e.version_id, e.version_created_at, e.active, e.idempotency_key, e.state, e.attempts, e.answered_without_call, e.department, e.is_urgent, e.urgency_score, e.model_version, e.prompt_version, e.policy_version, e.priority, e.queue, e.model_call_id, e.computed_at, e.answer_trace_id, e.dead_class, e.dead_reason, e.dead_at
 FROM ticket_evaluation e
-LEFT JOIN model_call m ON m.id = e.model_call_id
 WHERE e.ticket_id = ANY ($1::uuid[])
 ORDER BY e.ticket_id, e.active DESC, e.version_created_at DESC
 `
 
 type ShownEvaluationsRow struct {
 	TicketEvaluation TicketEvaluation
-	AnswerTraceID    string
 }
 
 // The evaluation that each ticket shows: the active version's, else the newest older one's.
@@ -483,10 +480,10 @@ func (q *Queries) ShownEvaluations(ctx context.Context, ids []uuid.UUID) ([]Show
 			&i.TicketEvaluation.Queue,
 			&i.TicketEvaluation.ModelCallID,
 			&i.TicketEvaluation.ComputedAt,
+			&i.TicketEvaluation.AnswerTraceID,
 			&i.TicketEvaluation.DeadClass,
 			&i.TicketEvaluation.DeadReason,
 			&i.TicketEvaluation.DeadAt,
-			&i.AnswerTraceID,
 		); err != nil {
 			return nil, err
 		}

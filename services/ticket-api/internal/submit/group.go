@@ -96,11 +96,38 @@ func (s *Submitter) flush(ctx context.Context, group []*pending) {
 		}
 	}
 	s.commit(ctx, live)
-	// A twin's first request is decided by now, so it is replayed, refused, or stored after all.
-	for _, p := range twins {
-		s.commit(ctx, []*pending{p})
-	}
+	s.replayTwins(ctx, twins)
 	s.notifier.Ring()
+}
+
+// replayTwins answers requests whose first twin is decided by now. Where that one failed, they try themselves.
+func (s *Submitter) replayTwins(ctx context.Context, twins []*pending) {
+	if len(twins) == 0 {
+		return
+	}
+	requests := make([]Request, len(twins))
+	for i, p := range twins {
+		requests[i] = p.request
+	}
+	receipts := make([]Receipt, len(twins))
+	errs := make([]error, len(twins))
+	err := s.replay(ctx, s.pool, requests, receipts, func(i int, err error) error {
+		errs[i] = err
+		return nil
+	})
+	for i, p := range twins {
+		switch {
+		case errors.Is(errs[i], errNotStored):
+			s.commit(ctx, []*pending{p})
+			continue
+		case errs[i] != nil:
+			p.err = errs[i]
+		case receipts[i].Ticket.ID == uuid.Nil:
+			p.err = fmt.Errorf("read the stored response: %w", err)
+		}
+		p.receipt = receipts[i]
+		close(p.done)
+	}
 }
 
 // commit stores a group in one transaction and answers its members.

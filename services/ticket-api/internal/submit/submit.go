@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,7 +85,6 @@ const (
 // Submitter stores tickets.
 type Submitter struct {
 	pool      *pgxpool.Pool
-	store     *ticketdb.Store
 	notifier  *outbox.Notifier
 	retention time.Duration
 	queue     chan *pending
@@ -94,7 +94,7 @@ type Submitter struct {
 // New makes a submitter; Submit needs its Run.
 func New(pool *pgxpool.Pool, opts Options) *Submitter {
 	return &Submitter{
-		pool: pool, store: ticketdb.New(pool), notifier: outbox.NewNotifier(pool), retention: opts.Retention,
+		pool: pool, notifier: outbox.NewNotifier(pool), retention: opts.Retention,
 		queue: make(chan *pending), stopped: make(chan struct{}),
 	}
 }
@@ -244,6 +244,8 @@ func (s *Submitter) replay(ctx context.Context, db querier, requests []Request, 
 	if err != nil {
 		return err
 	}
+	responses := map[string][]ticketdb.Response{} // by client
+	replayed := map[int]uuid.UUID{}
 	for i, r := range receipts {
 		if r.Ticket.ID != uuid.Nil {
 			continue
@@ -251,43 +253,40 @@ func (s *Submitter) replay(ctx context.Context, db querier, requests []Request, 
 		first, ok := stored[requests[i].id()]
 		switch {
 		case !ok:
-			err = errRequestPruned
+			err = errNotStored
 		case first.Fingerprint != requests[i].Fingerprint:
 			err = ErrKeyReused
 		default:
-			receipts[i], err = s.told(ctx, db, requests[i].ClientID, first.Response)
+			client := requests[i].ClientID
+			responses[client] = append(responses[client], first.Response)
+			replayed[i] = first.Response.TicketID
+			continue
 		}
+		if err := failed(i, err); err != nil {
+			return err
+		}
+	}
+	told := make(map[uuid.UUID]ticketdb.Ticket, len(replayed))
+	for client, r := range responses {
+		tickets, err := ticketdb.Told(ctx, db, client, r)
 		if err != nil {
-			if err := failed(i, err); err != nil {
-				return err
-			}
+			return err
+		}
+		maps.Copy(told, tickets)
+	}
+	for i, id := range replayed {
+		if t, ok := told[id]; ok {
+			receipts[i] = Receipt{Ticket: t, Replayed: true}
+		} else if err := failed(i, fmt.Errorf("ticket %s: %w", id, ticketdb.ErrNotFound)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// errRequestPruned is the rare case of a stored request whose retention ended between being found and being
-// read. Its key is free again.
-var errRequestPruned = errors.New("the stored response expired while it was read: send the request again")
-
-// told is what the client was told the first time: the response as stored, around the ticket as it is stored.
-func (s *Submitter) told(ctx context.Context, db querier, clientID string, r ticketdb.Response) (Receipt, error) {
-	t, err := ticketdb.New(db).Get(ctx, clientID, r.TicketID)
-	if err != nil {
-		return Receipt{}, err
-	}
-	t.Evaluation = ticketdb.Evaluation{
-		State: r.State, Key: r.Key, VersionID: r.VersionID, AnsweredWithoutCall: r.State == outbox.Succeeded, Dead: r.Dead,
-	}
-	if r.State == outbox.Succeeded {
-		answers, err := ticketdb.Answers(ctx, db, []content.Key{r.Key})
-		if err != nil {
-			return Receipt{}, err
-		}
-		t.Evaluation.Answer = answers[r.Key]
-	}
-	return Receipt{Ticket: t, Replayed: true}, nil
-}
+// errNotStored is returned for a request whose response is not stored: its key is free. After a reservation that
+// found it taken, its retention has ended in that moment.
+var errNotStored = errors.New("the stored response has just expired: send the request again")
 
 // querier is a pool or a transaction.
 type querier interface {
