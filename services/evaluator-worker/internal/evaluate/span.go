@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
@@ -19,8 +18,8 @@ const linksMost = 128
 func (w *Worker) startSpan(ctx context.Context, it *item) {
 	_, it.span = w.Tracer.Start(ctx, telemetry.SpanProcessEvaluation,
 		trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(link(it.TraceContext)...),
+		trace.WithAttributes(telemetry.ProcessAttributes(string(it.Key))...),
 		trace.WithAttributes(
-			telemetry.EvaluationKey.String(string(it.Key)),
 			telemetry.VersionID.String(it.VersionID),
 			telemetry.Route.String(it.route),
 			telemetry.Attempt.Int(it.Attempts),
@@ -62,7 +61,7 @@ func (w *Worker) endSpans(ctx context.Context, group []settlement) {
 			s.item.span.SetAttributes(telemetry.TicketsServed.Int(len(served)))
 		}
 		if s.failure != nil {
-			s.item.span.SetAttributes(attribute.String("error.type", string(s.failure.Reason)))
+			s.item.span.SetAttributes(telemetry.ErrorType.String(string(s.failure.Reason)), telemetry.FailureClass.String(string(s.failure.Class)))
 			s.item.span.SetStatus(codes.Error, string(s.failure.Class))
 		}
 		s.item.span.End()
