@@ -28,6 +28,7 @@ require (
 	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sync v0.25.0 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
 )
 
 replace github.com/evalonce/evalonce/migrations => ../../migrations
