@@ -8,9 +8,9 @@
 // # Canonical form
 //
 // The steps, in this order: refuse invalid UTF-8 and NUL; turn CRLF and lone CR into LF; normalise to NFC; trim
-// Unicode white space from both ends. Line ends come before trimming because a CR is white space; NFC comes before
-// trimming because it maps some white space to other white space (U+2000 to U+2002) and never makes any out of
-// something else, while a piece of an NFC text is NFC. So no step undoes an earlier one and the form is idempotent.
+// Unicode white space from both ends. No step undoes an earlier one, so the form is idempotent: NFC never makes a CR,
+// and trimming leaves a piece of an NFC text, which is NFC. Nor could NFC leave something new to trim: it turns white
+// space into other white space alone (U+2000 into U+2002), and nothing else into it.
 // NFC is here what golang.org/x/text makes of it: a run of more than thirty combining marks is parted by U+034F.
 //
 // Zero-width characters are not white space, and are kept: they join emoji and shape words in several scripts.

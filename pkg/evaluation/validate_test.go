@@ -153,9 +153,11 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		MaxUnknownCalls: -1,
 	}
 	err := v.Validate()
-	want := []string{"id", "prompt_version", "provider", "model", "departments[0].name", "departments[2].name",
+	want := []string{
+		"id", "prompt_version", "provider", "model", "departments[0].name", "departments[2].name",
 		"departments[3].description", "max_output_tokens", "answer_schema", "route", "prices.input_usd_per_mtok",
-		"max_attempts", "unknown_policy", "max_unknown_calls", "max_age"}
+		"max_attempts", "unknown_policy", "max_unknown_calls", "max_age",
+	}
 	if got := fields(t, err); !slices.Equal(got, want) {
 		t.Errorf("problems of\n%q, want\n%q", got, want)
 	}

@@ -34,8 +34,7 @@ const (
 	MalformedResponse Reason = "malformed_response" // not what the protocol promises
 	AttemptsSpent     Reason = "attempts_spent"     // the last of the attempts that transient failures have
 	TooOld            Reason = "too_old"            // past the max age of its version
-
-	ResultUnsaved Reason = "result_unsaved" // the response is saved, its result could not be written
+	ResultUnsaved     Reason = "result_unsaved"     // the response is saved, its result could not be written
 
 	RateLimited Reason = "rate_limited"
 
@@ -44,8 +43,7 @@ const (
 	Canceled       Reason = "canceled"        // given up by us after the request left
 	Conflict       Reason = "conflict"        // the provider says that another request is in the way
 	UnknownOutcome Reason = "unknown_outcome" // the last of the unknown calls that the version allows
-
-	LeaseExpired Reason = "lease_expired" // the worker was lost with the call under way
+	LeaseExpired   Reason = "lease_expired"   // the worker was lost with the call under way
 
 	Unauthorized   Reason = "unauthorized"
 	Forbidden      Reason = "forbidden"

@@ -120,42 +120,84 @@ func TestBrokenExchanges(t *testing.T) {
 		class  failure.Class
 		reason failure.Reason
 	}{
-		{"DNS", failure.Exchange{Err: post(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "api.example"}})},
-			failure.Transient, failure.ConnectFailed},
-		{"dial refused", failure.Exchange{Err: post(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})},
-			failure.Transient, failure.ConnectFailed},
+		{
+			"DNS",
+			failure.Exchange{Err: post(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "api.example"}})},
+			failure.Transient, failure.ConnectFailed,
+		},
+		{
+			"dial refused",
+			failure.Exchange{Err: post(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})},
+			failure.Transient, failure.ConnectFailed,
+		},
 		{"dial timeout", failure.Exchange{Err: post(timeoutError{})}, failure.Transient, failure.ConnectFailed},
 		{"TLS", failure.Exchange{Err: post(x509.UnknownAuthorityError{})}, failure.Transient, failure.ConnectFailed},
-		{"deadline before the request left", failure.Exchange{Err: post(context.DeadlineExceeded)},
-			failure.Transient, failure.ConnectFailed},
-		{"given up before the request left", failure.Exchange{Err: post(context.Canceled)},
-			failure.Transient, failure.NotSent},
+		{
+			"deadline before the request left",
+			failure.Exchange{Err: post(context.DeadlineExceeded)},
+			failure.Transient, failure.ConnectFailed,
+		},
+		{
+			"given up before the request left",
+			failure.Exchange{Err: post(context.Canceled)},
+			failure.Transient, failure.NotSent,
+		},
 
 		{"timeout", failure.Exchange{Err: post(timeoutError{}), Sent: true}, failure.Unknown, failure.Timeout},
 		{"deadline", failure.Exchange{Err: post(context.DeadlineExceeded), Sent: true}, failure.Unknown, failure.Timeout},
-		{"deadline, wrapped", failure.Exchange{Err: post(fmt.Errorf("call: %w", context.DeadlineExceeded)), Sent: true},
-			failure.Unknown, failure.Timeout},
-		{"connection's deadline, wrapped", failure.Exchange{Err: post(fmt.Errorf("read: %w", os.ErrDeadlineExceeded)), Sent: true},
-			failure.Unknown, failure.Timeout},
+		{
+			"deadline, wrapped",
+			failure.Exchange{Err: post(fmt.Errorf("call: %w", context.DeadlineExceeded)), Sent: true},
+			failure.Unknown, failure.Timeout,
+		},
+		{
+			"connection's deadline, wrapped",
+			failure.Exchange{Err: post(fmt.Errorf("read: %w", os.ErrDeadlineExceeded)), Sent: true},
+			failure.Unknown, failure.Timeout,
+		},
 		{"given up", failure.Exchange{Err: post(context.Canceled), Sent: true}, failure.Unknown, failure.Canceled},
-		{"given up for a cause", failure.Exchange{Err: post(errors.New("lease lost")), Sent: true},
-			failure.Unknown, failure.ConnectionLost},
-		{"reset", failure.Exchange{Err: post(&net.OpError{Op: "read", Err: syscall.ECONNRESET}), Sent: true},
-			failure.Unknown, failure.ConnectionLost},
+		{
+			"given up for a cause",
+			failure.Exchange{Err: post(errors.New("lease lost")), Sent: true},
+			failure.Unknown, failure.ConnectionLost,
+		},
+		{
+			"reset",
+			failure.Exchange{Err: post(&net.OpError{Op: "read", Err: syscall.ECONNRESET}), Sent: true},
+			failure.Unknown, failure.ConnectionLost,
+		},
 		{"EOF", failure.Exchange{Err: post(io.EOF), Sent: true}, failure.Unknown, failure.ConnectionLost},
 
-		{"body cut", failure.Exchange{Err: io.ErrUnexpectedEOF, Sent: true, Status: 200, Body: []byte(`{"choices":[`)},
-			failure.Unknown, failure.ConnectionLost},
-		{"body timeout", failure.Exchange{Err: context.DeadlineExceeded, Sent: true, Status: 200},
-			failure.Unknown, failure.Timeout},
-		{"body cut, and nobody noted that the request left", failure.Exchange{Err: io.ErrUnexpectedEOF, Status: 200},
-			failure.Unknown, failure.ConnectionLost},
-		{"body cut after it was whole", failure.Exchange{Err: io.ErrUnexpectedEOF, Sent: true, Status: 200, Body: []byte(`{"choices":[{}]}`)},
-			failure.Unknown, failure.ConnectionLost},
-		{"body of an error cut", failure.Exchange{Err: io.ErrUnexpectedEOF, Sent: true, Status: 429},
-			failure.Throttled, failure.RateLimited},
-		{"refused while the request was written", failure.Exchange{Err: syscall.EPIPE, Status: 413},
-			failure.Permanent, failure.ContextTooLong},
+		{
+			"body cut",
+			failure.Exchange{Err: io.ErrUnexpectedEOF, Sent: true, Status: 200, Body: []byte(`{"choices":[`)},
+			failure.Unknown, failure.ConnectionLost,
+		},
+		{
+			"body timeout",
+			failure.Exchange{Err: context.DeadlineExceeded, Sent: true, Status: 200},
+			failure.Unknown, failure.Timeout,
+		},
+		{
+			"body cut, and nobody noted that the request left",
+			failure.Exchange{Err: io.ErrUnexpectedEOF, Status: 200},
+			failure.Unknown, failure.ConnectionLost,
+		},
+		{
+			"body cut after it was whole",
+			failure.Exchange{Err: io.ErrUnexpectedEOF, Sent: true, Status: 200, Body: []byte(`{"choices":[{}]}`)},
+			failure.Unknown, failure.ConnectionLost,
+		},
+		{
+			"body of an error cut",
+			failure.Exchange{Err: io.ErrUnexpectedEOF, Sent: true, Status: 429},
+			failure.Throttled, failure.RateLimited,
+		},
+		{
+			"refused while the request was written",
+			failure.Exchange{Err: syscall.EPIPE, Status: 413},
+			failure.Permanent, failure.ContextTooLong,
+		},
 
 		{"nothing at all", failure.Exchange{}, failure.Transient, failure.MalformedResponse},
 	} {

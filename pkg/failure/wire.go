@@ -122,10 +122,14 @@ var vocabulary = []struct {
 	reason Reason
 	parts  []string
 }{
-	{QuotaExhausted, []string{"quota", "billing", "spend_limit", "usage_limit", "hard_limit", "credit",
-		"insufficient_balance", "budget_exceeded", "payment_required"}},
-	{ContextTooLong, []string{"context_length", "context_window", "context_size", "string_above_max_length",
-		"request_too_large"}},
+	{QuotaExhausted, []string{
+		"quota", "billing", "spend_limit", "usage_limit", "hard_limit", "credit",
+		"insufficient_balance", "budget_exceeded", "payment_required",
+	}},
+	{ContextTooLong, []string{
+		"context_length", "context_window", "context_size", "string_above_max_length",
+		"request_too_large",
+	}},
 	{ContentFilter, []string{"content_filter", "content_policy", "responsibleaipolicyviolation"}},
 	{ModelNotFound, []string{"model_not_found", "deploymentnotfound"}},
 	{Unauthorized, []string{"invalid_api_key", "authentication_error", "unauthenticated"}},
