@@ -29,6 +29,7 @@ var ErrInvalidCredentials = errors.New("the credentials are not valid")
 type Access int
 
 const (
+	// Denied lets nobody in.
 	Denied Access = iota
 	// Authenticated lets every caller in that the Authenticator knows.
 	Authenticated

@@ -150,7 +150,7 @@ func explain(ctx context.Context, err error, own func(error) *Error) error {
 	}
 	// A status is passed on when it is the error itself. One that is wrapped is some other call's, and its text
 	// was not written for our caller.
-	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // see above
+	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		if c := st.GRPCStatus().Code(); c != codes.Unknown && c != codes.Internal {
 			return err
 		}

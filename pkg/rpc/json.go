@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,7 +44,7 @@ func (m *marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 			return withoutValues(protojson.UnmarshalOptions{}.Unmarshal(data, message))
 		}
 		// One field of the request is the body: the gateway's decoder allocates it.
-		decoder := m.JSONPb.NewDecoder(bytes.NewReader(data)).(runtime.DecoderWrapper) //nolint:errcheck,forcetypeassert // its only type
+		decoder := runtime.DecoderWrapper{Decoder: json.NewDecoder(bytes.NewReader(data))}
 		if err := decoder.Decode(v); err != nil {
 			return withoutValues(err)
 		}

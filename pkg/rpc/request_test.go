@@ -124,7 +124,7 @@ func TestBodySize(t *testing.T) {
 	tooLarge := strings.Repeat("x", maxRequestBytes+1)
 	wantREST(t, e.rest("POST", "/v1/tickets", tooLarge), http.StatusRequestEntityTooLarge, rpc.ReasonRequestTooLarge)
 
-	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+e.server.HTTPAddress()+"/v1/tickets",
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+e.server.HTTPAddress()+"/v1/tickets",
 		io.MultiReader(strings.NewReader(tooLarge))) // of unknown length: sent in chunks
 	if err != nil {
 		t.Fatal(err)

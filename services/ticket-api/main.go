@@ -32,9 +32,6 @@ func main() { process.Main(run) }
 
 func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
 	cfg, err := config.Load[Config](environ, args, stdout)
-	if errors.Is(err, config.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	grpccodes "google.golang.org/grpc/codes"
@@ -146,14 +145,6 @@ func request(ctx context.Context, client, operation, key string, hash content.Ha
 
 // startSend starts the span that the evaluation's own trace will link to.
 func (s *Service) startSend(ctx context.Context, tickets int) (context.Context, trace.Span) {
-	attributes := []attribute.KeyValue{
-		attribute.String("messaging.system", "evalonce"),
-		attribute.String("messaging.operation.name", "send"),
-		attribute.String("messaging.operation.type", "send"),
-		attribute.String("messaging.destination.name", "evaluation"),
-	}
-	if tickets > 1 {
-		attributes = append(attributes, attribute.Int("messaging.batch.message_count", tickets))
-	}
-	return s.tracer.Start(ctx, "send evaluation", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	return s.tracer.Start(ctx, telemetry.SpanSendEvaluation,
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(telemetry.SendAttributes(tickets)...))
 }
