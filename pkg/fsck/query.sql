@@ -1,0 +1,245 @@
+-- Every check names the first of what contradicts its promise, with the number of all: tickets, versions and calls
+-- by their id, evaluations by their key.
+
+-- name: SetStatementTimeout :exec
+-- For this transaction, in milliseconds.
+SELECT set_config('statement_timeout', @milliseconds::text, true);
+
+-- name: TicketWithoutWork :many
+-- By the content, not by the key: two scans and a hash instead of a look-up for every ticket and version. KeyDiffers
+-- holds the two equal.
+SELECT t.id::text AS id, count(*) OVER () AS count
+FROM ticket t
+WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.content_hash = t.content_hash)
+  AND NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.content_hash = t.content_hash)
+ORDER BY 1 LIMIT @examples;
+
+-- name: RequestWithoutTicket :many
+-- The scope of a request is its client's id, a space, and the method.
+SELECT r.ticket_id::text AS id, count(*) OVER () AS count
+FROM client_request r
+LEFT JOIN ticket t ON t.id = r.ticket_id
+WHERE t.id IS NULL OR NOT starts_with(r.scope, t.client_id || ' ')
+ORDER BY 1 LIMIT @examples;
+
+-- name: ResponseBoughtAgain :many
+-- Once a response has arrived no further call of its key is opened. Two calls may both be answered all the same:
+-- the second was opened while the first was taken for lost. A call's id has the time it was opened at, in
+-- milliseconds; a call that never left is none.
+SELECT m.idempotency_key AS id, count(*) OVER () AS count
+FROM model_call m
+GROUP BY m.idempotency_key
+HAVING count(*) > 1
+  AND max(m.id::text COLLATE "C") FILTER (WHERE m.outcome <> 'unsent')
+      >= uuid_v7_floor(min(m.finished_at) FILTER (WHERE m.outcome IN ('saved', 'rejected', 'answered')) + interval '1 millisecond')::text COLLATE "C"
+ORDER BY 1 LIMIT @examples;
+
+-- name: PaidTooOften :many
+-- A call is opened only while those of unknown outcome before it are within the version's allowance, and one whose
+-- response arrived in time is the last. So what is paid, or may be, is at most one call more than the allowance,
+-- also when a late response has made a known call of an unknown one.
+SELECT m.idempotency_key AS id, count(*) OVER () AS count
+FROM model_call m
+JOIN evaluator_version v ON v.id = m.version_id
+WHERE m.outcome IN ('open', 'unknown', 'saved', 'rejected', 'answered')
+GROUP BY m.idempotency_key, v.unknown_policy, v.max_unknown_calls
+HAVING count(*) > CASE v.unknown_policy WHEN 'hold' THEN 1 ELSE v.max_unknown_calls + 1 END
+ORDER BY 1 LIMIT @examples;
+
+-- name: UnknownCallsDiffer :many
+-- A late response takes a call from the ledger's unknown ones and leaves the count of the work as it is. Work beside
+-- a result may have been made anew, with a count of its own.
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+LEFT JOIN (
+  SELECT m.idempotency_key, count(*) FILTER (WHERE m.outcome = 'unknown') AS unknown, count(*) AS all_of_them
+  FROM model_call m
+  WHERE m.outcome IN ('unknown', 'saved', 'rejected', 'answered')
+  GROUP BY m.idempotency_key
+) c ON c.idempotency_key = o.idempotency_key
+WHERE o.unknown_calls NOT BETWEEN coalesce(c.unknown, 0) AND coalesce(c.all_of_them, 0)
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
+ORDER BY 1 LIMIT @examples;
+
+-- name: OpenCallWithoutLease :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.outcome = 'open'
+  AND NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.idempotency_key = m.idempotency_key AND o.lease_id = m.lease_id)
+ORDER BY 1 LIMIT @examples;
+
+-- name: LeaseWithoutCall :many
+-- Leased work has its ledger row, or needs none because a response is here already.
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+WHERE o.status = 'processing'
+  AND NOT EXISTS (SELECT FROM model_call m
+                  WHERE m.idempotency_key = o.idempotency_key
+                    AND (m.outcome = 'open' AND m.lease_id = o.lease_id OR m.outcome IN ('saved', 'rejected')))
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
+ORDER BY 1 LIMIT @examples;
+
+-- name: LeaseWithTwoCalls :many
+SELECT min(m.idempotency_key)::text AS id, count(*) OVER () AS count
+FROM model_call m
+GROUP BY m.lease_id
+HAVING count(*) > 1
+ORDER BY 1 LIMIT @examples;
+
+-- name: AttemptOutOfBounds :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+JOIN evaluator_version v ON v.id = m.version_id
+WHERE m.attempt NOT BETWEEN 1 AND v.max_attempts
+ORDER BY 1 LIMIT @examples;
+
+-- name: CallWithoutEvaluation :many
+-- Open, saved and answered calls without an evaluation have checks of their own.
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+LEFT JOIN evaluation_result r ON r.idempotency_key = m.idempotency_key
+LEFT JOIN evaluation_outbox o ON o.idempotency_key = m.idempotency_key
+WHERE m.version_id IS DISTINCT FROM coalesce(r.version_id, o.version_id)
+  AND (coalesce(r.version_id, o.version_id) IS NOT NULL OR m.outcome NOT IN ('open', 'saved', 'answered'))
+ORDER BY 1 LIMIT @examples;
+
+-- name: ResponseLost :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.outcome = 'saved'
+  AND (m.response IS NULL
+       OR NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.idempotency_key = m.idempotency_key)
+          AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = m.idempotency_key))
+ORDER BY 1 LIMIT @examples;
+
+-- name: AnswerWithoutResult :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.outcome = 'answered'
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = m.idempotency_key)
+ORDER BY 1 LIMIT @examples;
+
+-- name: DeadBesideResult :many
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+JOIN evaluation_result r ON r.idempotency_key = o.idempotency_key
+WHERE o.status = 'dead'
+ORDER BY 1 LIMIT @examples;
+
+-- name: DeadWithoutCause :many
+-- The cause is in the ledger: a call that brought no answer, or brought it when the work was dead already.
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+WHERE o.status = 'dead'
+  AND (o.dead_at IS NULL OR coalesce(o.last_class, '') = '' OR coalesce(o.last_reason, '') = ''
+       OR NOT EXISTS (SELECT FROM model_call m
+                      WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent')))
+ORDER BY 1 LIMIT @examples;
+
+-- name: DeadByOutage :many
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+WHERE o.status = 'dead' AND o.last_class IN ('throttled', 'operator')
+ORDER BY 1 LIMIT @examples;
+
+-- name: UnroutableWork :many
+-- Work is claimed by its route; under any but its version's it waits for ever, or goes to another account.
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+JOIN evaluator_version v ON v.id = o.version_id
+WHERE o.route <> v.route
+ORDER BY 1 LIMIT @examples;
+
+-- name: KeyDiffers :many
+SELECT e.idempotency_key::text AS id, count(*) OVER () AS count
+FROM (
+  SELECT o.idempotency_key, o.content_hash, o.version_id FROM evaluation_outbox o
+  UNION ALL
+  SELECT r.idempotency_key, r.content_hash, r.version_id FROM evaluation_result r
+) e
+LEFT JOIN evaluator_version v ON v.id = e.version_id
+WHERE e.idempotency_key IS DISTINCT FROM evaluation_key(e.content_hash, v.digest)
+ORDER BY 1 LIMIT @examples;
+
+-- name: ContentDiffers :many
+SELECT e.idempotency_key::text AS id, count(*) OVER () AS count
+FROM (
+  SELECT o.idempotency_key, o.content_hash, o.ticket_id FROM evaluation_outbox o
+  UNION ALL
+  SELECT r.idempotency_key, r.content_hash, r.ticket_id FROM evaluation_result r
+) e
+LEFT JOIN ticket t ON t.id = e.ticket_id
+WHERE t.content_hash IS DISTINCT FROM e.content_hash
+ORDER BY 1 LIMIT @examples;
+
+-- name: ResultWithoutAnswer :many
+SELECT r.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_result r
+LEFT JOIN model_call m ON m.id = r.model_call_id
+WHERE m.outcome IS DISTINCT FROM 'answered' OR m.idempotency_key <> r.idempotency_key
+ORDER BY 1 LIMIT @examples;
+
+-- name: AnswerOffContract :many
+SELECT r.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_result r
+JOIN evaluator_version v ON v.id = r.version_id
+WHERE r.prompt_version <> v.prompt_version OR r.policy_version = ''
+  OR (r.version_id, r.department) NOT IN (
+    SELECT d.id, d.department ->> 'name'
+    FROM (SELECT w.id, jsonb_array_elements(w.departments) AS department FROM evaluator_version w) d)
+ORDER BY 1 LIMIT @examples;
+
+-- name: ActiveVersionDiffers :many
+SELECT coalesce(h.active, h.promoted)::text AS id, count(*) OVER () AS count
+FROM (
+  SELECT (SELECT a.version_id FROM active_version a) AS active,
+         (SELECT p.version_id FROM version_promotion p ORDER BY p.id DESC LIMIT 1) AS promoted
+) h
+WHERE h.active IS DISTINCT FROM h.promoted
+ORDER BY 1 LIMIT @examples;
+
+-- name: WorkBesideResult :many
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+JOIN evaluation_result r ON r.idempotency_key = o.idempotency_key
+WHERE o.status <> 'dead'
+ORDER BY 1 LIMIT @examples;
+
+-- name: LeaseExpired :many
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+WHERE o.status = 'processing' AND o.locked_until < now()
+ORDER BY 1 LIMIT @examples;
+
+-- name: ResponseUnused :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.outcome = 'saved' AND m.response IS NOT NULL
+  AND (EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = m.idempotency_key)
+       OR EXISTS (SELECT FROM evaluation_outbox o WHERE o.idempotency_key = m.idempotency_key AND o.status = 'dead'))
+ORDER BY 1 LIMIT @examples;
+
+-- name: CallInDefaultPartition :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call_default m
+ORDER BY 1 LIMIT @examples;
+
+-- name: Unevaluated :many
+-- One page of tickets, newest first by the time in their ids: those with neither work nor a result under any
+-- version, and the oldest of the page as its end. The newest versions come first, since they have most of the answers.
+WITH page AS MATERIALIZED (
+  SELECT t.id, t.content_hash, t.trace_context
+  FROM ticket t
+  WHERE t.id < @before
+    AND t.id >= coalesce(uuid_v7_floor(now() - make_interval(secs => sqlc.narg(window_seconds)::float8)), '00000000-0000-0000-0000-000000000000')
+  ORDER BY t.id DESC
+  LIMIT @most
+)
+SELECT p.id, p.content_hash, p.trace_context, false AS page_end
+FROM page p
+WHERE NOT EXISTS (SELECT FROM (SELECT digest FROM evaluator_version ORDER BY created_at DESC) v
+                  JOIN evaluation_result r ON r.idempotency_key = evaluation_key(p.content_hash, v.digest))
+  AND NOT EXISTS (SELECT FROM (SELECT digest FROM evaluator_version ORDER BY created_at DESC) v
+                  JOIN evaluation_outbox o ON o.idempotency_key = evaluation_key(p.content_hash, v.digest))
+UNION ALL
+(SELECT p.id, p.content_hash, '', true FROM page p ORDER BY p.id LIMIT 1);
