@@ -100,7 +100,7 @@ standalone: ## Build each module without the workspace, as those who import it d
 .PHONY: build
 build: ## Build all binaries into .build/bin.
 	@mkdir -p $(BUILD)/bin
-	go build -trimpath -o $(BUILD)/bin/ work
+	go build -o $(BUILD)/bin/ work
 
 .PHONY: test
 test: ## Run all tests, shuffled and with the race detector. TESTFLAGS='-run=Name -v' narrows it.
