@@ -11,9 +11,6 @@ BIN := $(CURDIR)/.bin
 BUILD := $(CURDIR)/.build
 GENERATED := proto/gen proto/openapi pkg/*/internal/*sql
 
-TICKETS ?= 200
-KEEP ?=
-MODEL ?=
 FUZZTIME ?= 10s
 BASE ?= main
 TESTFLAGS ?=
@@ -117,9 +114,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s).
 	done
 
 .PHONY: demo
-demo: build ## Run Postgres, a provider simulator and all services on this machine: TICKETS=200 KEEP=1 MODEL=name.
-	@.ci/require postgres
-	$(BUILD)/bin/demo --tickets=$(TICKETS) $(if $(KEEP),--keep) $(if $(MODEL),--model=$(MODEL))
+demo: build ## Run everything on this machine. TICKETS=FILE TRUTH=COLUMN KEEP=1 MODEL=NAME PRICES=IN,CACHED,OUT.
+	@[[ -n $${EVALONCE_DATABASE_URL:-} ]] || .ci/require postgres
+	$(BUILD)/bin/demo $(if $(TICKETS),--tickets="$$TICKETS") $(if $(TRUTH),--truth="$$TRUTH") $(if $(KEEP),--keep) \
+		$(if $(MODEL),--model="$$MODEL") $(if $(PRICES),--prices="$$PRICES")
 
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
