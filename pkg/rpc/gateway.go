@@ -156,15 +156,18 @@ func (g *gateway) unroutable(ctx context.Context, _ *runtime.ServeMux, _ runtime
 // failed answers a call that did not succeed, in the gRPC server or on the way to it.
 func (g *gateway) failed(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
-	if _, ours := reasonOf(st); ours {
-		if call, ok := ctx.Value(restCallKey{}).(*restCall); !ok || !call.reached {
-			g.record(ctx, r, st.Code(), "")
+	call, _ := ctx.Value(restCallKey{}).(*restCall)
+	reason, ours := reasonOf(st)
+	if ours {
+		if call == nil || !call.reached {
+			g.record(ctx, r, st.Code(), reason)
 		}
 		g.write(w, st, 0)
 		return
 	}
-	// What follows did not come from a handler: the generated code's complaints about the request, whose text is
-	// for the caller, and the connection's, whose text is not.
+	// What follows did not come from the guard. On the way to the server it is the generated code's complaint about
+	// the request, whose text is for the caller, or the connection's, whose text is not. From the server it is a
+	// status that a handler has chosen.
 	e := &Error{Code: st.Code(), Message: st.Message()}
 	switch st.Code() {
 	case codes.InvalidArgument, codes.OutOfRange:
@@ -175,7 +178,13 @@ func (g *gateway) failed(ctx context.Context, _ *runtime.ServeMux, _ runtime.Mar
 		e.Reason, e.Message = ReasonCanceled, "the call was canceled; it may have taken effect"
 	case codes.Unavailable:
 		e.Reason, e.Message, e.Cause = ReasonStopping, "the server is stopping", err
+	case codes.Internal, codes.Unknown:
+		e = internal(err)
 	default:
+		if call != nil && call.reached {
+			g.write(w, st, 0)
+			return
+		}
 		e = internal(err)
 	}
 	g.refuse(ctx, w, r, e, 0)

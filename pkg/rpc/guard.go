@@ -65,27 +65,34 @@ func (g *guard) call(ctx context.Context, m method, handle func(context.Context)
 // record writes the call's one line. A call that went well is a detail; one that the server is to blame for is
 // an error, and has its cause with it.
 func (g *guard) record(ctx context.Context, method string, p Principal, took time.Duration, err error) {
-	level := slog.LevelDebug
+	level := levelOf(err)
+	if !g.log.Enabled(ctx, level) {
+		return
+	}
 	code := status.Code(err)
 	attrs := []slog.Attr{
 		slog.String("method", method), slog.String("code", code.String()), slog.Duration("took", took),
 		slog.String("client", p.ClientID), slog.Bool("rest", viaGateway(ctx)),
 	}
-	if err != nil {
-		level = slog.LevelInfo
-		var e *Error
-		if errors.As(err, &e) {
-			attrs = append(attrs, slog.String("reason", e.Reason))
-			if e.Cause != nil {
-				attrs = append(attrs, slog.String("cause", e.Cause.Error()))
-			}
-		}
-		switch code {
-		case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.DeadlineExceeded:
-			level = slog.LevelError
+	var e *Error
+	if errors.As(err, &e) {
+		attrs = append(attrs, slog.String("reason", e.Reason))
+		if e.Cause != nil {
+			attrs = append(attrs, slog.String("cause", e.Cause.Error()))
 		}
 	}
 	g.log.LogAttrs(ctx, level, "call", attrs...)
+}
+
+func levelOf(err error) slog.Level {
+	switch status.Code(err) {
+	case codes.OK:
+		return slog.LevelDebug
+	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.DeadlineExceeded:
+		return slog.LevelError
+	default:
+		return slog.LevelInfo
+	}
 }
 
 func viaGateway(ctx context.Context) bool {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/evalonce/evalonce/pkg/rpc"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
@@ -26,6 +27,35 @@ func TestWhatCannotBeDecodedIsTheCallersFault(t *testing.T) {
 	wantStatus(t, e.send(e.authorized(), create, []byte{0x0a, 200}), codes.InvalidArgument, rpc.ReasonMalformedRequest)
 	_, err := e.client().CreateTicket(e.authorized(), &ticketv1.CreateTicketRequest{Message: strings.Repeat("x", maxRequestBytes)})
 	wantStatus(t, err, codes.InvalidArgument, rpc.ReasonRequestTooLarge)
+}
+
+func TestWhatIsFarTooLargeIsNotReceived(t *testing.T) {
+	t.Parallel()
+	e := start(t, handlers{create: func(context.Context, *ticketv1.CreateTicketRequest) (*ticketv1.Ticket, error) {
+		t.Error("it has reached the handler")
+		return nil, nil
+	}})
+	_, err := e.client().CreateTicket(e.authorized(), &ticketv1.CreateTicketRequest{Message: strings.Repeat("x", 9*maxRequestBytes)})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAHandlersOwnStatusIsPassedOn(t *testing.T) {
+	t.Parallel()
+	e := start(t, handlers{get: func(context.Context, *ticketv1.GetTicketRequest) (*ticketv1.Ticket, error) {
+		return nil, status.Error(codes.AlreadyExists, "chosen")
+	}})
+	_, err := e.client().GetTicket(e.authorized(), &ticketv1.GetTicketRequest{Id: "1"})
+	if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != "chosen" {
+		t.Errorf("gRPC: %v", err)
+	}
+	if a := e.rest("GET", "/v1/tickets/1", ""); a.status != http.StatusConflict || !strings.Contains(a.body, "chosen") {
+		t.Errorf("REST: %d %s", a.status, a.body)
+	}
+	if a := e.rest("GET", "/v1/tickets/1/evaluations", ""); a.status != http.StatusNotImplemented {
+		t.Errorf("REST, a method without a handler: %d %s", a.status, a.body)
+	}
 }
 
 func TestJSONIsStrict(t *testing.T) {

@@ -34,6 +34,8 @@ func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.gateway.refuse(ctx, w, r, internal(panicked(v)), 0)
 		}
 	}()
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff") // an answer holds what a customer wrote
 	if _, err := authenticate(ctx, h.authenticator, r.Header.Values("Authorization")); err != nil {
 		h.refuse(w, r, err)
 		return

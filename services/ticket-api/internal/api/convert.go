@@ -9,7 +9,6 @@ import (
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
 )
 
-//nolint:contextcheck // a stored trace has no context to take
 func ticketOf(t ticketdb.Ticket) *ticketv1.Ticket {
 	shown := &ticketv1.Ticket{
 		Id: t.ID.String(), ExternalId: t.ExternalID, Subject: t.Subject, Message: t.Message,

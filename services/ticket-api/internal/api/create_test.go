@@ -63,7 +63,8 @@ func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 		"key with a space":       {&ticketv1.CreateTicketRequest{Message: "x", RequestId: "a b"}, "INVALID_FIELD", []string{key}},
 		"everything": {
 			&ticketv1.CreateTicketRequest{Subject: "\x00", Message: " ", ExternalId: "\x7f", RequestId: "é"},
-			"INVALID_FIELD", []string{"subject", "message", "external_id", key},
+			"INVALID_FIELD",
+			[]string{"subject", "message", "external_id", key},
 		},
 		"size and form": {&ticketv1.CreateTicketRequest{Subject: strings.Repeat("x", 1001)}, "FIELD_TOO_LARGE", []string{"subject", "message"}},
 	} {
@@ -151,7 +152,8 @@ func TestABatchIsAllOrNothing(t *testing.T) {
 		"a bad item":   {batchOf(item("x", ""), item(" ", "é")), codes.InvalidArgument, "INVALID_FIELD", []string{"requests[1].message", "requests[1].request_id"}},
 		"two bad items": {
 			batchOf(item("", ""), item("x", ""), &ticketv1.CreateTicketRequest{Message: "x", Subject: strings.Repeat("x", 1001)}),
-			codes.InvalidArgument, "FIELD_TOO_LARGE", []string{"requests[0].message", "requests[2].subject"},
+			codes.InvalidArgument, "FIELD_TOO_LARGE",
+			[]string{"requests[0].message", "requests[2].subject"},
 		},
 		"one key, equal":     {batchOf(item("x", "k"), item("y", ""), item("x", "k")), codes.InvalidArgument, "INVALID_FIELD", []string{"requests[2].request_id"}},
 		"one key, different": {batchOf(item("x", "k"), item("y", "k")), codes.InvalidArgument, "INVALID_FIELD", []string{"requests[1].request_id"}},
