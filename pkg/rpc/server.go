@@ -12,6 +12,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
@@ -114,7 +115,7 @@ func (s *Server) buildGRPC(o Options) error {
 		policy[name] = access
 	}
 	s.grpc = grpc.NewServer(
-		grpc.StatsHandler(otelgrpc.NewServerHandler()),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.Not(filters.HealthCheck())))),
 		grpc.UnknownServiceHandler(guard.unknown),
 		grpc.ForceServerCodecV2(newCodec(o.MaxRequestBytes)),
 		grpc.MaxRecvMsgSize(sizeSlack*o.MaxRequestBytes),
