@@ -98,6 +98,7 @@ CREATE TABLE model_call (
   cost_usd            numeric CHECK (cost_usd >= 0),
   response            bytea,
   trace_id            text,
+  late                boolean NOT NULL DEFAULT false, -- the response came when the call had been taken for lost
   CHECK ((outcome = 'open') = (finished_at IS NULL)),
   CHECK (outcome NOT IN ('failed', 'unknown', 'rejected') OR (class IS NOT NULL AND reason IS NOT NULL))
 ) PARTITION BY RANGE (id);

@@ -24,14 +24,14 @@ ORDER BY 1 LIMIT @examples;
 
 -- name: ResponseBoughtAgain :many
 -- Once a response has arrived no further call of its key is opened. Two calls may both be answered all the same:
--- the second was opened while the first was taken for lost. A call's id has the time it was opened at, in
--- milliseconds; a call that never left is none.
+-- the second was opened while the first was taken for lost, which the first's late response does not undo. A call's
+-- id has the time it was opened at, in milliseconds; a call that never left is none.
 SELECT m.idempotency_key AS id, count(*) OVER () AS count
 FROM model_call m
 GROUP BY m.idempotency_key
 HAVING count(*) > 1
   AND max(m.id::text COLLATE "C") FILTER (WHERE m.outcome <> 'unsent')
-      >= uuid_v7_floor(min(m.finished_at) FILTER (WHERE m.outcome IN ('saved', 'rejected', 'answered')) + interval '1 millisecond')::text COLLATE "C"
+      >= uuid_v7_floor(min(m.finished_at) FILTER (WHERE m.outcome IN ('saved', 'rejected', 'answered') AND NOT m.late) + interval '1 millisecond')::text COLLATE "C"
 ORDER BY 1 LIMIT @examples;
 
 -- name: PaidTooOften :many
@@ -225,9 +225,15 @@ FROM model_call_default m
 ORDER BY 1 LIMIT @examples;
 
 -- name: Unevaluated :many
--- One page of tickets, newest first by the time in their ids: those with neither work nor a result under any
--- version, and the oldest of the page as its end. The newest versions come first, since they have most of the answers.
-WITH page AS MATERIALIZED (
+-- One page of tickets, newest first by the time in their ids: those with neither work nor a result under any version,
+-- and the oldest of the page as its end. The active version is looked up first and then the newest, so that the first
+-- look-up is the last one for most tickets; a join in any other order would make one for each version.
+WITH version AS MATERIALIZED (
+  SELECT v.digest
+  FROM evaluator_version v
+  LEFT JOIN active_version a ON a.version_id = v.id
+  ORDER BY a.version_id, v.created_at DESC
+), page AS MATERIALIZED (
   SELECT t.id, t.content_hash, t.trace_context
   FROM ticket t
   WHERE t.id < @before
@@ -237,9 +243,12 @@ WITH page AS MATERIALIZED (
 )
 SELECT p.id, p.content_hash, p.trace_context, false AS page_end
 FROM page p
-WHERE NOT EXISTS (SELECT FROM (SELECT digest FROM evaluator_version ORDER BY created_at DESC) v
-                  JOIN evaluation_result r ON r.idempotency_key = evaluation_key(p.content_hash, v.digest))
-  AND NOT EXISTS (SELECT FROM (SELECT digest FROM evaluator_version ORDER BY created_at DESC) v
-                  JOIN evaluation_outbox o ON o.idempotency_key = evaluation_key(p.content_hash, v.digest))
+WHERE NOT EXISTS (
+  SELECT
+  FROM version v
+  CROSS JOIN LATERAL (SELECT evaluation_key(p.content_hash, v.digest) AS idempotency_key) k
+  LEFT JOIN evaluation_result r ON r.idempotency_key = k.idempotency_key
+  LEFT JOIN evaluation_outbox o ON o.idempotency_key = k.idempotency_key
+  WHERE r.idempotency_key IS NOT NULL OR o.idempotency_key IS NOT NULL)
 UNION ALL
 (SELECT p.id, p.content_hash, '', true FROM page p ORDER BY p.id LIMIT 1);

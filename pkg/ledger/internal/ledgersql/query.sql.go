@@ -13,7 +13,7 @@ import (
 
 const closeCalls = `-- name: CloseCalls :execrows
 UPDATE model_call m
-SET outcome = u.outcome, finished_at = now(),
+SET outcome = u.outcome, finished_at = clock_timestamp(), late = m.late OR m.outcome = 'unknown',
     class = nullif(u.class, ''), reason = nullif(u.reason, ''), error = nullif(u.error, ''),
     http_status = coalesce(nullif(u.http_status, 0), m.http_status),
     provider_request_id = coalesce(nullif(u.provider_request_id, ''), m.provider_request_id),
