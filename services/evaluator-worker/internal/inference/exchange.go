@@ -14,9 +14,12 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// maxBody bounds what is read of a response, where an answer has some hundred bytes. A body that reaches it is
-// not whole.
-const maxBody = 4 << 20
+// What is read of a response, at most: an answer has some hundred bytes, and so has an error that says something.
+// A 2xx body that reaches its bound is not whole.
+const (
+	maxBody      = 4 << 20
+	maxErrorBody = 64 << 10
+)
 
 // exchange carries one request to the wire and keeps what came of it.
 type exchange struct {
@@ -63,7 +66,11 @@ func (x *exchange) do(req *http.Request, next option.MiddlewareNext) (*http.Resp
 		return nil, x.err
 	}
 	x.status, x.header = resp.StatusCode, resp.Header
-	x.body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	bound := int64(maxBody)
+	if !x.succeeded() {
+		bound = maxErrorBody
+	}
+	x.body, err = io.ReadAll(io.LimitReader(resp.Body, bound))
 	_ = resp.Body.Close()
 	x.ended = time.Now()
 	if err != nil {
@@ -74,6 +81,9 @@ func (x *exchange) do(req *http.Request, next option.MiddlewareNext) (*http.Resp
 	resp.Body = io.NopCloser(bytes.NewReader(x.body))
 	return resp, nil
 }
+
+// succeeded reports whether the status promises an answer.
+func (x *exchange) succeeded() bool { return x.status >= 200 && x.status <= 299 }
 
 // onGetConn begins again: the transport looks for another connection only while nothing has been written.
 func (x *exchange) onGetConn(string) {

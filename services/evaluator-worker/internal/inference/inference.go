@@ -36,7 +36,7 @@ type Request struct {
 
 // Response is what arrived. Every field that did not is zero.
 type Response struct {
-	Raw               []byte // the body, as received after transfer and content coding; at most maxBody bytes
+	Raw               []byte // the body, as received after transfer and content coding, up to 4 MiB, of an error 64 KiB
 	Content           string // the model's text, to be read with evaluation.ParseAnswer
 	ServedModel       string // the model that answered, in the provider's words
 	ProviderRequestID string // the provider's name for the request; the response's own id when it sent none

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -83,6 +84,7 @@ func serve(t testing.TB, handle http.HandlerFunc) *server {
 func (s *server) recording(handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		s.mu.Lock()
 		s.requests = append(s.requests, received{r.Method, r.RequestURI, r.Proto, r.Header, string(body)})
 		s.mu.Unlock()
@@ -110,7 +112,7 @@ func reply(status int, body string, header ...string) http.HandlerFunc {
 // within bounds a call that is not expected to come near the bound.
 func within(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

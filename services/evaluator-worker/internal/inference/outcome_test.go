@@ -21,6 +21,9 @@ func completion(message, finish string) string {
 		`"prompt_tokens_details":{"cached_tokens":100},"completion_tokens_details":{"reasoning_tokens":10}}}`
 }
 
+const noChoices = `{"id":"chatcmpl-1","model":"gpt-test-2026-01-01","choices":[],"usage":{"prompt_tokens":120,"completion_tokens":30,` +
+	`"prompt_tokens_details":{"cached_tokens":100},"completion_tokens_details":{"reasoning_tokens":10}}}`
+
 // responses are what a provider may answer, and what becomes of it. paid means that the usage, the served model and
 // the request's id are known beside the failure.
 var responses = []struct {
@@ -46,9 +49,7 @@ var responses = []struct {
 	{"blank content", 200, completion(`"content":" \n "`, `"stop"`), failure.EmptyAnswer, " \n ", true},
 	{"content of another type", 200, completion(`"content":[{"type":"text","text":"{}"}]`, `"stop"`), failure.EmptyAnswer, "", true},
 	{"tool call", 200, completion(`"content":null,"tool_calls":[]`, `"tool_calls"`), failure.EmptyAnswer, "", true},
-	{"no choices", 200, `{"id":"chatcmpl-1","model":"gpt-test-2026-01-01","choices":[],"usage":{"prompt_tokens":120,` +
-		`"completion_tokens":30,"prompt_tokens_details":{"cached_tokens":100},"completion_tokens_details":{"reasoning_tokens":10}}}`,
-		failure.EmptyAnswer, "", true},
+	{"no choices", 200, noChoices, failure.EmptyAnswer, "", true},
 	{"choices null without usage", 200, `{"choices":null}`, failure.MalformedResponse, "", false},
 	{"another protocol", 200, `{"status":"ok"}`, failure.MalformedResponse, "", false},
 	{"list", 200, `[{"choices":[]}]`, failure.MalformedResponse, "", false},
@@ -92,7 +93,11 @@ func TestOutcomes(t *testing.T) {
 			if got.HTTPStatus != tt.status || got.ProviderRequestID != "req_42" {
 				t.Errorf("status %d, request id %q", got.HTTPStatus, got.ProviderRequestID)
 			}
-			if want := tt.body[:min(len(tt.body), maxBody)]; string(got.Raw) != want {
+			bound := maxErrorBody
+			if tt.status == 200 {
+				bound = maxBody
+			}
+			if want := tt.body[:min(len(tt.body), bound)]; string(got.Raw) != want {
 				t.Errorf("raw body is %d bytes, want the %d received", len(got.Raw), len(want))
 			}
 			checkReading(t, got, tt.content, tt.paid)
@@ -195,7 +200,7 @@ func TestCompressedBodyCannotFillTheMemory(t *testing.T) {
 		w.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(w)
 		zeros := make([]byte, 1<<20)
-		for range 64 {
+		for range 8 {
 			if _, err := z.Write(zeros); err != nil {
 				return
 			}

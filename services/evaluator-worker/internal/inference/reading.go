@@ -52,7 +52,7 @@ func (x *exchange) interpret(read func([]byte) reading) (Response, reading, *fai
 // judge returns nil when there is an answer to validate. What has arrived as this protocol's response is paid for,
 // and no other can be expected for the same request, so that what is wrong with it is permanent.
 func (x *exchange) judge(r reading) *failure.Failure {
-	if x.err == nil && x.status >= 200 && x.status <= 299 {
+	if x.err == nil && x.succeeded() {
 		switch {
 		case len(x.body) >= maxBody:
 			return x.fail(failure.ContractViolation, "the response is larger than any answer")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -55,7 +56,7 @@ func scrubCause(err error) error {
 	if errors.As(err, &alert) {
 		return alert
 	}
-	for _, known := range []error{io.ErrUnexpectedEOF, io.EOF, os.ErrDeadlineExceeded, net.ErrClosed} {
+	for _, known := range []error{io.ErrUnexpectedEOF, io.EOF, os.ErrDeadlineExceeded, net.ErrClosed, http.ErrSchemeMismatch} {
 		if errors.Is(err, known) {
 			return known
 		}
@@ -113,7 +114,8 @@ const (
 )
 
 // withhold blots out of s what it repeats of the secrets: of each, any stretch of withheldWindow bytes, or all
-// of a shorter one. Providers quote requests in their error messages. The result is never longer than s.
+// of a shorter one. Providers quote requests in their error messages. s is valid
+// UTF-8, and the result is never longer.
 func withhold(s string, secrets ...string) string {
 	hidden := make([]bool, len(s))
 	found := false

@@ -4,28 +4,28 @@ import (
 	"context"
 	"strconv"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
+	"github.com/evalonce/evalonce/pkg/telemetry"
 )
 
-// startSpan opens `chat <model>`. No attribute of it holds a part of the prompt, the ticket or the answer.
+// startSpan opens the span of one call. No attribute of it holds a part of the prompt, the ticket or the answer.
 func (o *OpenAI) startSpan(ctx context.Context, v evaluation.Version) (context.Context, trace.Span) {
-	attributes := []attribute.KeyValue{
-		attribute.String("gen_ai.operation.name", "chat"),
-		attribute.String("gen_ai.provider.name", openaiProvider),
-		attribute.String("gen_ai.output.type", "json"),
-		attribute.String("gen_ai.request.model", v.Model),
-		attribute.Int("gen_ai.request.max_tokens", v.MaxOutputTokens),
-		attribute.String("server.address", o.server.Hostname()),
+	attributes := append(telemetry.ChatAttributes(openaiProvider, v.Model),
+		telemetry.RequestMaxTokens.Int(v.MaxOutputTokens),
+		telemetry.PromptVersion.String(v.PromptVersion),
+		telemetry.ServerAddress.String(o.server.Hostname()),
+	)
+	if v.Effort != "" {
+		attributes = append(attributes, telemetry.RequestEffort.String(v.Effort))
 	}
 	if port, err := strconv.Atoi(o.server.Port()); err == nil {
-		attributes = append(attributes, attribute.Int("server.port", port))
+		attributes = append(attributes, telemetry.ServerPort.Int(port))
 	}
-	return o.tracer.Start(ctx, "chat "+v.Model, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	return o.tracer.Start(ctx, telemetry.ChatSpan(v.Model), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 }
 
 func describe(span trace.Span, response Response, r reading, f *failure.Failure) {
@@ -33,27 +33,27 @@ func describe(span trace.Span, response Response, r reading, f *failure.Failure)
 		return
 	}
 	if response.HTTPStatus != 0 {
-		span.SetAttributes(attribute.Int("http.response.status_code", response.HTTPStatus))
+		span.SetAttributes(telemetry.HTTPResponseStatus.Int(response.HTTPStatus))
 	}
 	if r.id != "" {
-		span.SetAttributes(attribute.String("gen_ai.response.id", r.id))
+		span.SetAttributes(telemetry.ResponseID.String(r.id))
 	}
-	if response.ServedModel != "" {
-		span.SetAttributes(attribute.String("gen_ai.response.model", response.ServedModel))
+	if r.model != "" {
+		span.SetAttributes(telemetry.ResponseModel.String(r.model))
 	}
 	if r.finish != "" {
-		span.SetAttributes(attribute.StringSlice("gen_ai.response.finish_reasons", []string{r.finish}))
+		span.SetAttributes(telemetry.FinishReasons.StringSlice([]string{r.finish}))
 	}
-	if u := response.Usage; u != (evaluation.Usage{}) {
+	if u := r.usage; u != (evaluation.Usage{}) {
 		span.SetAttributes(
-			attribute.Int64("gen_ai.usage.input_tokens", u.InputTokens),
-			attribute.Int64("gen_ai.usage.cache_read.input_tokens", u.CachedInputTokens),
-			attribute.Int64("gen_ai.usage.output_tokens", u.OutputTokens),
-			attribute.Int64("gen_ai.usage.reasoning.output_tokens", u.ReasoningTokens),
+			telemetry.InputTokens.Int64(u.InputTokens),
+			telemetry.CachedInputTokens.Int64(u.CachedInputTokens),
+			telemetry.OutputTokens.Int64(u.OutputTokens),
+			telemetry.ReasoningTokens.Int64(u.ReasoningTokens),
 		)
 	}
 	if f != nil {
-		span.SetAttributes(attribute.String("error.type", string(f.Reason)))
+		span.SetAttributes(telemetry.ErrorType.String(string(f.Reason)), telemetry.FailureClass.String(string(f.Class)))
 		span.SetStatus(codes.Error, string(f.Class))
 	}
 }

@@ -168,10 +168,11 @@ func TestWhatNeverLeft(t *testing.T) {
 		detail string
 	}{
 		"refused":           {nil, OpenAIConfig{BaseURL: "http://" + closed.Addr().String()}, failure.ConnectFailed, "dial tcp: connection refused"},
-		"no TLS":            {nil, OpenAIConfig{BaseURL: "https" + plain.URL[4:]}, failure.ConnectFailed, "transport failed"},
+		"no TLS":            {nil, OpenAIConfig{BaseURL: "https" + plain.URL[4:]}, failure.ConnectFailed, "server gave HTTP response to HTTPS client"},
 		"unknown authority": {nil, OpenAIConfig{BaseURL: secure.URL}, failure.ConnectFailed, "certificate refused: unknown authority"},
 		"another's certificate": {
-			nil, OpenAIConfig{BaseURL: "https://localhost" + secure.URL[strings.LastIndex(secure.URL, ":"):], RootCAs: otherHost},
+			nil,
+			OpenAIConfig{BaseURL: "https://localhost" + secure.URL[strings.LastIndex(secure.URL, ":"):], RootCAs: otherHost},
 			failure.ConnectFailed, "certificate refused: it is for another host",
 		},
 		"proxy refused": {
@@ -215,12 +216,13 @@ func TestHalfARequestHasNotLeft(t *testing.T) {
 	ctx, pass := newDeadline(within(t))
 	defer pass()
 	l := listen(t, func(_ *listener, conn net.Conn) {
-		_, _ = io.ReadFull(conn, make([]byte, 1<<20))
+		_ = conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+		_, _ = io.ReadFull(conn, make([]byte, 64<<10))
 		pass()
 		<-ctx.Done()
 	})
 	q := question(t)
-	q.Text.Message = strings.Repeat("x", 32<<20)
+	q.Text.Message = strings.Repeat("x", 8<<20)
 	_, err := provider(t, OpenAIConfig{BaseURL: l.url}).Call(ctx, q)
 	expect(t, err, failure.ConnectFailed)
 	if !errors.Is(err, context.DeadlineExceeded) {
