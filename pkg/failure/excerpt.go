@@ -1,6 +1,7 @@
 package failure
 
 import (
+	"bytes"
 	"regexp"
 	"strings"
 	"unicode"
@@ -10,12 +11,22 @@ import (
 // MaxExcerptBytes bounds what [Excerpt] returns.
 const MaxExcerptBytes = 500
 
+// excerptInput bounds the text that is looked at: a page of megabytes has nothing to say beyond it.
+const excerptInput = 16 << 10
+
 // Excerpt makes text from outside fit to be stored and shown: valid UTF-8 of one line, without control, invisible
 // and direction-changing characters, with what looks like a credential removed, and at most [MaxExcerptBytes] long.
 //
 // Credentials are looked for after invisible characters are gone, which could hide one, and before the text is cut,
 // which could leave a part of one that no pattern knows.
 func Excerpt(b []byte) string {
+	if len(b) > excerptInput {
+		b = b[:excerptInput]
+		// The last word may be the beginning of a credential that no pattern knows.
+		if end := bytes.LastIndexFunc(b, unicode.IsSpace); end >= 0 {
+			b = b[:end]
+		}
+	}
 	s := strings.Map(plain, strings.ToValidUTF8(string(b), string(utf8.RuneError)))
 	s = strings.Join(strings.Fields(s), " ")
 	for _, secret := range secrets {
