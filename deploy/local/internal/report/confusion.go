@@ -63,11 +63,11 @@ const (
 	worstPairs   = 15
 )
 
-// Write shows the matrix, or, of one too wide for a terminal, what is confused most.
-func (c *Confusion) Write(w io.Writer) {
+// Write shows the matrix, or, of one too wide for a terminal, what is confused most. It reports whether that was all.
+func (c *Confusion) Write(w io.Writer) (whole bool) {
 	if len(c.departments) > widestMatrix {
 		c.writeWorst(w)
-		return
+		return false
 	}
 	t := newTable()
 	header := table.Row{"people say", "answers:"}
@@ -95,6 +95,7 @@ func (c *Confusion) Write(w io.Writer) {
 	}
 	t.SetColumnConfigs(columns)
 	render(w, t)
+	return true
 }
 
 func (c *Confusion) writeWorst(w io.Writer) {

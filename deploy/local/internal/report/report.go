@@ -5,6 +5,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -41,47 +42,69 @@ type Sample struct {
 
 const (
 	sampleRows  = 14
-	samplePrint = 52 // columns of a terminal
+	samplePrint = 44 // columns of a terminal
 )
 
-// WriteSamples shows some tickets, from the most to the least urgent, evenly spread. Equal answers to equal text
-// stand side by side, so a text is shown once.
+// WriteSamples shows some tickets, from the most to the least urgent.
 func WriteSamples(w io.Writer, samples []Sample) {
-	byUrgency := slices.SortedStableFunc(slices.Values(samples), func(a, b Sample) int {
-		switch {
-		case a.UrgencyScore > b.UrgencyScore:
-			return -1
-		case a.UrgencyScore < b.UrgencyScore:
-			return 1
-		}
-		return 0
-	})
-	seen := map[string]bool{}
-	byUrgency = slices.DeleteFunc(byUrgency, func(s Sample) bool {
-		line := excerpt(s)
-		defer func() { seen[line] = true }()
-		return seen[line]
-	})
-	judged := slices.ContainsFunc(byUrgency, func(s Sample) bool { return s.Truth != "" })
-	header := table.Row{"ticket", "department", "priority", "urgent", "score", "answered by"}
+	chosen := choose(samples)
+	judged := slices.ContainsFunc(chosen, func(s Sample) bool { return s.Truth != "" })
+	header := table.Row{"ticket", "department", "priority", "urgent", "score", "call"}
 	if judged {
-		header = slices.Insert(header, 2, any("as people say"))
+		header = append(header, "people say")
 	}
 	t := newTable()
 	t.AppendHeader(header)
-	for i := range min(sampleRows, len(byUrgency)) {
-		s := byUrgency[i*(len(byUrgency)-1)/max(min(sampleRows, len(byUrgency))-1, 1)]
-		call := "its own call"
+	for _, s := range chosen {
+		call := "own"
 		if !s.OwnCall {
-			call = "a twin's call"
+			call = "twin's"
 		}
 		row := table.Row{excerpt(s), s.Department, s.Priority, fmt.Sprintf("%.3f", s.IsUrgent), fmt.Sprintf("%.3f", s.UrgencyScore), call}
 		if judged {
-			row = slices.Insert(row, 2, any(agreement(s)))
+			row = append(row, agreement(s))
 		}
 		t.AppendRow(row)
 	}
 	render(w, t)
+}
+
+// choose takes samples that look different: first one of each score, then others, evenly spread over the ranks; and
+// each text once.
+func choose(samples []Sample) []Sample {
+	seenText, seenScore := map[string]bool{}, map[float64]bool{}
+	var ofEachScore, others []Sample
+	for _, s := range byUrgency(samples) {
+		line := excerpt(s)
+		if seenText[line] {
+			continue
+		}
+		seenText[line] = true
+		if seenScore[s.UrgencyScore] {
+			others = append(others, s)
+			continue
+		}
+		seenScore[s.UrgencyScore] = true
+		ofEachScore = append(ofEachScore, s)
+	}
+	chosen := spread(ofEachScore, sampleRows)
+	return byUrgency(append(chosen, spread(others, sampleRows-len(chosen))...))
+}
+
+func byUrgency(samples []Sample) []Sample {
+	return slices.SortedStableFunc(slices.Values(samples), func(a, b Sample) int { return cmp.Compare(b.UrgencyScore, a.UrgencyScore) })
+}
+
+// spread takes n, at even distances, the first and the last among them.
+func spread(samples []Sample, n int) []Sample {
+	if len(samples) <= n {
+		return slices.Clone(samples)
+	}
+	chosen := make([]Sample, n)
+	for i := range chosen {
+		chosen[i] = samples[i*(len(samples)-1)/max(n-1, 1)]
+	}
+	return chosen
 }
 
 func agreement(s Sample) string {
@@ -109,13 +132,17 @@ type Line struct {
 	Name, Value, Remark string
 }
 
+const remarkWidth = 80
+
 // WriteLines shows the sums.
 func WriteLines(w io.Writer, lines []Line) {
 	t := newTable()
 	for _, l := range lines {
 		t.AppendRow(table.Row{l.Name, l.Value, l.Remark})
 	}
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, Align: text.AlignRight}})
+	t.SetColumnConfigs([]table.ColumnConfig{
+		{Number: 2, Align: text.AlignRight}, {Number: 3, WidthMax: remarkWidth, WidthMaxEnforcer: text.WrapSoft},
+	})
 	render(w, t)
 }
 

@@ -1,0 +1,61 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// Root is the checkout: the nearest directory upwards with a go.work.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the checkout: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("find the checkout: no go.work in this directory or above")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Build builds the binaries of a stack and returns the directory they are in. It is for tests, which cannot know
+// whether somebody has built lately; several at once wait for each other, and what is up to date is left alone.
+func Build(ctx context.Context) (bin string, err error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	bin = filepath.Join(root, ".build", "test-bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil { //nolint:gosec // as .build/bin
+		return "", fmt.Errorf("build the binaries: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(bin, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("build the binaries: %w", err)
+	}
+	defer lock.Close()
+	for {
+		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err == nil {
+			break
+		} else if !errors.Is(err, syscall.EINTR) {
+			return "", fmt.Errorf("build the binaries: %w", err)
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+string(filepath.Separator),
+		"./migrations/cmd/migrate", "./services/ticket-api", "./services/evaluator-worker", "./services/sweeper",
+		"./deploy/local/cmd/providersim")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the binaries: %w\n%s", err, out)
+	}
+	return bin, nil
+}
