@@ -1,0 +1,45 @@
+// Package api is the admin API: it decodes and validates what operators ask for, and does it in one transaction
+// of the table's owner.
+//
+// A request is refused for all that is wrong with it at once, by field, before anything is stored. Who asked is
+// recorded with what was changed. Repeating a request that has taken effect changes nothing and succeeds, so an
+// operator who got no answer asks again.
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/evalonce/evalonce/pkg/rpc"
+	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
+	"github.com/evalonce/evalonce/proto/openapi"
+)
+
+// Policy is who may call the services.
+func Policy() rpc.Policy {
+	return rpc.Policy{"/" + adminv1.VersionService_ServiceDesc.ServiceName + "/*": rpc.Authenticated}
+}
+
+// Creating are the methods that create something.
+func Creating() []string {
+	return []string{adminv1.VersionService_RegisterVersion_FullMethodName}
+}
+
+// callerOf names the operator, for the record.
+func callerOf(ctx context.Context) (string, error) {
+	p, ok := rpc.PrincipalFrom(ctx)
+	if !ok {
+		return "", errors.New("a call without a caller has passed the policy")
+	}
+	return p.ClientID, nil
+}
+
+// Document serves the OpenAPI document of the REST form.
+func Document() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, openapi.Admin())
+	})
+}
