@@ -51,7 +51,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 		}
 		if _, err := n.db.Exec(ctx, "SELECT pg_notify('"+hintChannel+"', '')"); err != nil && ctx.Err() == nil {
 			// Workers poll; work is found a little later.
-			slog.WarnContext(ctx, "cannot send a hint of new work", "error", err)
+			slog.WarnContext(ctx, "cannot send a hint of new work", slog.Any("error", err))
 		}
 		timer.Reset(hintInterval)
 		select {

@@ -29,7 +29,7 @@ func (h health) run(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 		defer cancel()
 		if err := h.db.Ping(ctx); err != nil {
-			slog.WarnContext(ctx, "not ready", "error", err)
+			slog.WarnContext(ctx, "not ready", slog.Any("error", err))
 			http.Error(w, "the database does not answer", http.StatusServiceUnavailable)
 			return
 		}
@@ -40,7 +40,7 @@ func (h health) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slog.InfoContext(ctx, "serving health", "address", listener.Addr().String())
+	slog.InfoContext(ctx, "serving health", slog.String("address", listener.Addr().String()))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -32,7 +32,7 @@ var version = "dev"
 
 func main() { process.Main(run) }
 
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (err error) {
+func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
 	cfg, err := config.Load[Config](environ, args, stdout)
 	if errors.Is(err, config.ErrHelp) {
 		return nil

@@ -59,10 +59,10 @@ func (w *Worker) settle(ctx context.Context, group []settlement, down map[string
 		case err == nil:
 			return
 		case ctx.Err() != nil:
-			slog.ErrorContext(ctx, "stopped with settlements unsaved: their calls will count as unknown", "settlements", len(group), "error", err)
+			slog.ErrorContext(ctx, "stopped with settlements unsaved: their calls will count as unknown", slog.Int("settlements", len(group)), slog.Any("error", err))
 			return
 		case unreachable(err):
-			slog.WarnContext(ctx, "cannot save settlements, trying again", "settlements", len(group), "error", err)
+			slog.WarnContext(ctx, "cannot save settlements, trying again", slog.Int("settlements", len(group)), slog.Any("error", err))
 			if !sleep(ctx, pause) {
 				continue
 			}
@@ -82,7 +82,7 @@ func (w *Worker) settle(ctx context.Context, group []settlement, down map[string
 // keepResponse saves the response of an item whose result cannot be written, and puts the item back: a later
 // claim judges the saved response again, without a call.
 func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
-	slog.ErrorContext(ctx, "cannot write a result", "key", s.item.Key, "error", cause)
+	slog.ErrorContext(ctx, "cannot write a result", slog.Any("key", s.item.Key), slog.Any("error", cause))
 	if s.closure == nil || s.closure.Response == nil {
 		return // nothing to keep; the lease expires
 	}
@@ -94,7 +94,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 		if err == nil {
 			return
 		}
-		slog.ErrorContext(ctx, "cannot save a response", "key", s.item.Key, "error", err)
+		slog.ErrorContext(ctx, "cannot save a response", slog.Any("key", s.item.Key), slog.Any("error", err))
 		if !unreachable(err) || !sleep(ctx, pause) {
 			return
 		}
@@ -189,7 +189,7 @@ func (w *Worker) report(ctx context.Context, group []settlement) map[string]bool
 	for name, t := range tallies {
 		state, err := w.reportRoute(ctx, name, t)
 		if err != nil && ctx.Err() == nil {
-			slog.WarnContext(ctx, "cannot record the state of a route", "route", name, "error", err)
+			slog.WarnContext(ctx, "cannot record the state of a route", slog.String("route", name), slog.Any("error", err))
 		}
 		down[name] = state != route.Closed
 	}
@@ -211,7 +211,7 @@ func (w *Worker) cancelProbe(ctx context.Context, it *item) {
 		return
 	}
 	if err := w.gate.CancelProbe(ctx, it.route, it.probe); err != nil && ctx.Err() == nil {
-		slog.WarnContext(ctx, "cannot give back a probe", "route", it.route, "error", err)
+		slog.WarnContext(ctx, "cannot give back a probe", slog.String("route", it.route), slog.Any("error", err))
 	}
 }
 
@@ -260,7 +260,7 @@ func (w *Worker) reportRoute(ctx context.Context, name string, t *tally) (route.
 		}
 		l.dirty.Store(false)
 		if t.probe != uuid.Nil {
-			slog.InfoContext(ctx, "a route is back", "route", name)
+			slog.InfoContext(ctx, "a route is back", slog.String("route", name))
 			if _, err := w.refresh(ctx); err != nil {
 				return route.Closed, err
 			}
@@ -275,7 +275,7 @@ func (w *Worker) reportRoute(ctx context.Context, name string, t *tally) (route.
 		return route.Closed, err
 	}
 	if state != route.Closed {
-		slog.WarnContext(ctx, "a route is shut", "route", name, "state", state, "class", t.failure.Class, "reason", t.failure.Reason)
+		slog.WarnContext(ctx, "a route is shut", slog.String("route", name), slog.Any("state", state), slog.Any("class", t.failure.Class), slog.Any("reason", t.failure.Reason))
 	}
 	_, err = w.refresh(ctx)
 	return state, err

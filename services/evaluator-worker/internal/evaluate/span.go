@@ -39,7 +39,7 @@ func (w *Worker) endSpans(ctx context.Context, group []settlement) {
 		if len(hashes) > 0 {
 			var err error
 			if followers, err = w.tickets.Followers(ctx, hashes, linksMost+1); err != nil && ctx.Err() == nil {
-				slog.WarnContext(ctx, "cannot link evaluations to their tickets", "error", err)
+				slog.WarnContext(ctx, "cannot link evaluations to their tickets", slog.Any("error", err))
 			}
 		}
 	}

@@ -69,7 +69,6 @@ type Worker struct {
 	held     map[uuid.UUID]struct{} // leases
 	versions map[string]evaluation.Version
 	lines    map[string]*line
-	wakers   []chan struct{}
 }
 
 // New makes a worker.
@@ -143,10 +142,10 @@ func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) erro
 	for {
 		added, err := w.refresh(ctx)
 		if err != nil && ctx.Err() == nil {
-			slog.WarnContext(ctx, "cannot read the routes", "error", err)
+			slog.WarnContext(ctx, "cannot read the routes", slog.Any("error", err))
 		}
 		for _, l := range added {
-			slog.InfoContext(ctx, "serving a route", "route", l.name, "concurrency", w.Concurrency)
+			slog.InfoContext(ctx, "serving a route", slog.String("route", l.name), slog.Int("concurrency", w.Concurrency))
 			g.Go(func() error { return w.serve(ctx, calls, l) })
 		}
 		select {
@@ -216,7 +215,7 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		}
 		items, err := w.claim(ctx, l, slots)
 		if err != nil {
-			slog.WarnContext(ctx, "cannot claim work", "route", l.name, "error", err)
+			slog.WarnContext(ctx, "cannot claim work", slog.String("route", l.name), slog.Any("error", err))
 		}
 		for range slots - len(items) {
 			<-l.slots
@@ -248,7 +247,7 @@ func (w *Worker) giveBack(l *line, items []*item) {
 
 // idle waits for a hint, for the gate to open, or for the next poll. It reports false when ctx has ended.
 func (w *Worker) idle(ctx context.Context, l *line) bool {
-	pause := w.PollInterval + time.Duration(rand.Int64N(int64(w.PollInterval)/4+1))
+	pause := w.PollInterval + rand.N(w.PollInterval/4+1) //nolint:gosec // jitter
 	if wait := l.wait(time.Now()); wait > 0 {
 		pause = min(pause, wait)
 	}
@@ -318,7 +317,7 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	if err != nil || !ok {
 		return nil, err
 	}
-	slog.InfoContext(ctx, "probing a route", "route", l.name, "reason", state.Reason)
+	slog.InfoContext(ctx, "probing a route", slog.String("route", l.name), slog.String("reason", state.Reason))
 	rows, err := l.claimLanes(ctx, 1)
 	if err != nil || len(rows) == 0 {
 		return nil, errors.Join(err, w.gate.CancelProbe(ctx, l.name, probe))
@@ -423,7 +422,7 @@ func (w *Worker) heartbeats(ctx context.Context) {
 		lost, err := outbox.Extend(ctx, w.Settles, w.Name, leases, w.Lease)
 		if err != nil {
 			if ctx.Err() == nil {
-				slog.WarnContext(ctx, "cannot extend leases", "leases", len(leases), "error", err)
+				slog.WarnContext(ctx, "cannot extend leases", slog.Int("leases", len(leases)), slog.Any("error", err))
 			}
 			continue
 		}
@@ -445,7 +444,7 @@ func (w *Worker) forget(ctx context.Context, lost []uuid.UUID) {
 		}
 	}
 	if n > 0 {
-		slog.WarnContext(ctx, "lost leases: others may evaluate the same work by now", "leases", n)
+		slog.WarnContext(ctx, "lost leases: others may evaluate the same work by now", slog.Int("leases", n))
 	}
 }
 
@@ -453,7 +452,7 @@ func (w *Worker) forget(ctx context.Context, lost []uuid.UUID) {
 func (w *Worker) reclaims(ctx context.Context) error {
 	interval := min(reclaimInterval, w.Lease/2)
 	for {
-		timer := time.NewTimer(interval/2 + time.Duration(rand.Int64N(int64(interval))))
+		timer := time.NewTimer(interval/2 + rand.N(interval)) //nolint:gosec // jitter
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -463,9 +462,9 @@ func (w *Worker) reclaims(ctx context.Context) error {
 		r, err := outbox.Reclaim(ctx, w.Settles, reclaimMost)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			slog.WarnContext(ctx, "cannot reclaim expired leases", "error", err)
+			slog.WarnContext(ctx, "cannot reclaim expired leases", slog.Any("error", err))
 		case r != outbox.Reclaimed{}:
-			slog.WarnContext(ctx, "reclaimed expired leases", "pending", r.Pending, "dead", r.Dead, "unknown_calls", r.Unknown)
+			slog.WarnContext(ctx, "reclaimed expired leases", slog.Int("pending", r.Pending), slog.Int("dead", r.Dead), slog.Int("unknown_calls", r.Unknown))
 			w.wakeAll()
 		}
 	}
@@ -490,7 +489,7 @@ func (w *Worker) listen(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		slog.WarnContext(ctx, "cannot listen for hints of new work; polling", "error", err)
+		slog.WarnContext(ctx, "cannot listen for hints of new work; polling", slog.Any("error", err))
 		timer := time.NewTimer(refreshInterval)
 		select {
 		case <-ctx.Done():

@@ -349,4 +349,3 @@ func (w *world) finishAll(ctx context.Context) {
 		}
 	}
 }
-
