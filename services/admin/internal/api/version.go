@@ -83,8 +83,8 @@ func priceFrom(s string) (decimal.Decimal, bool) {
 }
 
 func ageFrom(d *durationpb.Duration) (time.Duration, bool) {
-	age := d.AsDuration()
-	if !d.IsValid() || d.GetNanos() != 0 || age < time.Second || age > maxAge {
+	age := d.AsDuration() // beyond its range, the nearest bound
+	if d.GetNanos() != 0 || age < time.Second || age > maxAge {
 		return 0, false
 	}
 	return age, true
