@@ -24,8 +24,15 @@ func TestPercentile(t *testing.T) {
 		p    float64
 		want time.Duration
 	}{
-		{hundred, 50, 50}, {hundred, 99, 99}, {hundred, 99.1, 100}, {hundred, 100, 100}, {hundred, 0, 1},
-		{[]time.Duration{7}, 99, 7}, {[]time.Duration{9, 3}, 50, 3}, {[]time.Duration{9, 3}, 51, 9}, {nil, 50, 0},
+		{hundred, 50, 50},
+		{hundred, 99, 99},
+		{hundred, 99.1, 100},
+		{hundred, 100, 100},
+		{hundred, 0, 1},
+		{[]time.Duration{7}, 99, 7},
+		{[]time.Duration{9, 3}, 50, 3},
+		{[]time.Duration{9, 3}, 51, 9},
+		{nil, 50, 0},
 	} {
 		if got := report.Percentile(test.of, test.p); got != test.want {
 			t.Errorf("%v %% of %d: got %d, want %d", test.p, len(test.of), got, test.want)

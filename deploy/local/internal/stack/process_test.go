@@ -272,7 +272,7 @@ func own() {
 		}
 		pids = append(pids, strconv.Itoa(p.PID()))
 	}
-	fmt.Println(strings.Join(pids, " "))
+	fmt.Fprintln(os.Stdout, strings.Join(pids, " "))
 	select {}
 }
 
