@@ -31,6 +31,10 @@ ORDER BY v.created_at DESC, v.id;
 SELECT v.id, v.digest, v.route
 FROM active_version a JOIN evaluator_version v ON v.id = a.version_id;
 
+-- name: LockPromotions :exec
+-- One promotion at a time, the first too, when there is no row to lock.
+SELECT pg_advisory_xact_lock(hashtext('active_version'));
+
 -- name: LockActiveVersion :one
 SELECT version_id FROM active_version FOR UPDATE;
 

@@ -155,6 +155,9 @@ func Promote(ctx context.Context, tx pgx.Tx, id, expected, by string) error {
 	if _, err := Get(ctx, tx, id); err != nil {
 		return err
 	}
+	if err := q.LockPromotions(ctx); err != nil {
+		return fmt.Errorf("wait for other promotions: %w", err)
+	}
 	active, err := q.LockActiveVersion(ctx)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("lock the active version: %w", err)

@@ -261,6 +261,16 @@ func (q *Queries) LockActiveVersion(ctx context.Context) (string, error) {
 	return version_id, err
 }
 
+const lockPromotions = `-- name: LockPromotions :exec
+SELECT pg_advisory_xact_lock(hashtext('active_version'))
+`
+
+// One promotion at a time, the first too, when there is no row to lock.
+func (q *Queries) LockPromotions(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, lockPromotions)
+	return err
+}
+
 const recordPromotion = `-- name: RecordPromotion :exec
 INSERT INTO version_promotion (version_id, replaced, promoted_by) VALUES ($1, $2, $3)
 `
