@@ -93,7 +93,7 @@ func (d *demo) explainStall(ctx context.Context) error {
 	var state, reason, detail string
 	err := d.db.QueryRow(ctx, `
 		SELECT state, reason, coalesce((SELECT error FROM model_call WHERE error <> '' ORDER BY id DESC LIMIT 1), '')
-		FROM provider_route WHERE name = $1`, d.version.Route).Scan(&state, &reason, &detail)
+		FROM provider_route WHERE name = $1`, d.version.GetRoute()).Scan(&state, &reason, &detail)
 	if err == pgx.ErrNoRows { //nolint:errorlint // as pgx returns it
 		return nil
 	}

@@ -150,7 +150,7 @@ func (d *demo) lines(o outcome, s sums, a account, f report.Figures, verdict fsc
 
 // worth is what the saved calls would have cost, at the mean of those that were made.
 func (d *demo) worth(a account, f report.Figures) []report.Line {
-	p := d.version.Prices
+	p := d.prices
 	if p.InputUSDPerMTok.IsZero() && p.OutputUSDPerMTok.IsZero() {
 		return []report.Line{{Name: "that is worth", Value: "?", Remark: "PRICES=in,cached,out, in US$ for a million tokens, tells"}}
 	}

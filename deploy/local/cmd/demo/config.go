@@ -10,12 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/shopspring/decimal"
-
 	"github.com/evalonce/evalonce/deploy/local/internal/stack"
 	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
-	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/process"
+	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )
 
 const usage = `Usage: make demo [TICKETS=FILE] [TRUTH=COLUMN] [KEEP=1] [MODEL=NAME] [PRICES=IN,CACHED,OUT]
@@ -46,7 +44,7 @@ type config struct {
 	server      string // Postgres; "" for one of the demo's own
 	provider    *stack.Endpoint
 	model       string
-	prices      *evaluation.Prices
+	givenPrices *adminv1.Prices
 	keyWithout  bool // a key is there, and no model to use it with
 }
 
@@ -69,7 +67,7 @@ func parse(args, environ []string, root string) (config, error) {
 	flags.BoolVar(&cfg.keep, "keep", false, "")
 	flags.StringVar(&cfg.model, "model", "", "")
 	flags.Func("prices", "", func(s string) (err error) {
-		cfg.prices, err = parsePrices(s)
+		cfg.givenPrices, err = splitPrices(s)
 		return err
 	})
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -106,19 +104,17 @@ func (c *config) chooseProvider(environment map[string]string) error {
 	return nil
 }
 
-func parsePrices(s string) (*evaluation.Prices, error) {
-	var p evaluation.Prices
-	into := []*decimal.Decimal{&p.InputUSDPerMTok, &p.CachedInputUSDPerMTok, &p.OutputUSDPerMTok}
+func splitPrices(s string) (*adminv1.Prices, error) {
 	parts := strings.Split(s, ",")
-	if len(parts) != len(into) {
+	if len(parts) != 3 {
 		return nil, errors.New("want three prices, such as 0.25,0.025,2")
 	}
-	for i, part := range parts {
-		price, err := decimal.NewFromString(strings.TrimSpace(part))
-		if err != nil {
-			return nil, fmt.Errorf("%q is no price", part)
-		}
-		*into[i] = price
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
 	}
-	return &p, nil
+	p := &adminv1.Prices{InputUsdPerMtok: parts[0], CachedInputUsdPerMtok: parts[1], OutputUsdPerMtok: parts[2]}
+	if _, err := parsePrices(p); err != nil {
+		return nil, err
+	}
+	return p, nil
 }

@@ -89,7 +89,7 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.distinct != 1 || j.judged != 0 || len(j.version.Departments) != 6 || strings.Join(j.ignored, " ") != "intent" {
+	if j.distinct != 1 || j.judged != 0 || len(j.version.GetDepartments()) != 6 || strings.Join(j.ignored, " ") != "intent" {
 		t.Errorf("without a truth: %+v", j)
 	}
 	own := names(j)
@@ -101,20 +101,20 @@ func TestPlan(t *testing.T) {
 	}
 
 	j, err = planOf(t, `{"message": "a", "department": "debt_collection"}`+"\n"+`{"message": "b", "department": "Billing"}`+"\n"+`{"message": "c", "department": "billing"}`)
-	if err != nil || names(j) != "Billing debt_collection" || j.version.Departments[1].Description != "debt collection" || j.judged != 3 {
-		t.Errorf("got %+v, %v", j.version.Departments, err)
+	if err != nil || names(j) != "Billing debt_collection" || j.version.GetDepartments()[1].GetDescription() != "debt collection" || j.judged != 3 {
+		t.Errorf("got %+v, %v", j.version.GetDepartments(), err)
 	}
-	if j.version.Prices.OutputUSDPerMTok.IsZero() {
+	if j.prices.OutputUSDPerMTok.IsZero() {
 		t.Error("the version has no prices")
 	}
 
 	// The prices of one model say nothing of another.
 	j, err = planOf(t, `{"message": "a"}`, "--model=m")
-	if err != nil || j.version.Model != "m" || !j.version.Prices.OutputUSDPerMTok.IsZero() {
+	if err != nil || j.version.GetModel() != "m" || !j.prices.OutputUSDPerMTok.IsZero() {
 		t.Errorf("got %+v, %v", j.version, err)
 	}
 	j, err = planOf(t, `{"message": "a"}`, "--model=m", "--prices=1, 0.5,2")
-	if err != nil || j.version.Prices.CachedInputUSDPerMTok.String() != "0.5" || j.version.Prices.OutputUSDPerMTok.String() != "2" {
+	if err != nil || j.prices.CachedInputUSDPerMTok.String() != "0.5" || j.prices.OutputUSDPerMTok.String() != "2" {
 		t.Errorf("got %+v, %v", j.version.Prices, err)
 	}
 
@@ -145,10 +145,10 @@ func TestPlanOfTheDemosOwnTickets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.judged != len(j.tickets) || len(j.version.Departments) != 6 || j.version.Departments[0].Description == humanise(j.version.Departments[0].Name) {
-		t.Errorf("got %d of %d judged, %+v", j.judged, len(j.tickets), j.version.Departments)
+	if j.judged != len(j.tickets) || len(j.version.GetDepartments()) != 6 || j.version.GetDepartments()[0].GetDescription() == humanise(j.version.GetDepartments()[0].GetName()) {
+		t.Errorf("got %d of %d judged, %+v", j.judged, len(j.tickets), j.version.GetDepartments())
 	}
-	if cfg.truth != ticketfile.TruthColumn || j.version.Prices.OutputUSDPerMTok.IsZero() {
+	if cfg.truth != ticketfile.TruthColumn || j.prices.OutputUSDPerMTok.IsZero() {
 		t.Errorf("got %+v", j.version)
 	}
 }

@@ -38,7 +38,7 @@ func (d *demo) create(ctx context.Context, c *client) (creation, error) {
 				Subject: t.Subject, Message: t.Message, ExternalId: t.ExternalID, RequestId: fmt.Sprintf("%s-%d", run, t.Line),
 			})
 			if err != nil {
-				return fmt.Errorf("create the ticket of line %d: %w", t.Line, err)
+				return fmt.Errorf("create the ticket of line %d: %w", t.Line, inDetail(err))
 			}
 			made.ids[i], made.latencies[i] = ticket.GetId(), time.Since(sent)
 			progress.Add(1)

@@ -32,10 +32,12 @@ type demo struct {
 	stack *stack.Stack
 	out   io.Writer
 
-	db        *pgxpool.Pool
-	token     string
-	api       *stack.TicketAPI
-	simulator *stack.Simulator // nil when the calls go elsewhere
+	db         *pgxpool.Pool
+	token      string
+	api        *stack.API
+	adminToken string
+	admin      *stack.API
+	simulator  *stack.Simulator // nil when the calls go elsewhere
 }
 
 func (d *demo) run(ctx context.Context) error {
@@ -101,12 +103,17 @@ func (d *demo) start(ctx context.Context) (err error) {
 }
 
 func (d *demo) startServices(ctx context.Context) (err error) {
-	if err := activate(ctx, d.db, d.version); err != nil {
+	adminToken, adminHash := rpc.MintToken()
+	if d.admin, err = d.stack.StartAdmin(ctx, clientID+"="+adminHash); err != nil {
+		return err
+	}
+	d.adminToken = adminToken
+	if err := activate(ctx, d.admin.GRPC, adminToken, d.version); err != nil {
 		return err
 	}
 	endpoint, env := d.provider, []string{"EVALONCE_CONCURRENCY=" + callsElsewhere}
 	if endpoint == nil {
-		if d.simulator, err = d.stack.StartSimulator(ctx, simulatedPrices(d.version.Prices)...); err != nil {
+		if d.simulator, err = d.stack.StartSimulator(ctx, simulatedPrices(d.prices)...); err != nil {
 			return err
 		}
 		endpoint, env = &d.simulator.Endpoint, nil
@@ -135,7 +142,8 @@ func simulatedPrices(p evaluation.Prices) []string {
 // announce says what runs, what is going to happen, and what leaves this machine.
 func (d *demo) announce() {
 	d.say("ticket-api       gRPC %s, REST %s", d.api.GRPC, d.api.HTTP)
-	d.say("evaluator-worker, sweeper; logs in %s", d.short(filepath.Join(d.dir, "logs")))
+	d.say("admin            gRPC %s, REST %s", d.admin.GRPC, d.admin.HTTP)
+	d.say("                 evaluator-worker, sweeper; logs of all in %s", d.short(filepath.Join(d.dir, "logs")))
 	if d.simulator != nil {
 		d.say("answers          by the provider simulator at %s, over the wire protocol of OpenAI:", d.simulator.Endpoint.BaseURL)
 		d.say("                 an offline lexical classifier, not a language model")
@@ -153,9 +161,9 @@ func (d *demo) announce() {
 	d.say("tickets          %d in %s", len(d.tickets), source)
 	switch {
 	case d.judged > 0:
-		d.say("departments      %d, those in column %q", len(d.version.Departments), d.truth)
+		d.say("departments      %d, those in column %q", len(d.version.GetDepartments()), d.truth)
 	default:
-		d.say("departments      %d of the demo's own: there is no column %q", len(d.version.Departments), d.truth)
+		d.say("departments      %d of the demo's own: there is no column %q", len(d.version.GetDepartments()), d.truth)
 		if len(d.ignored) > 0 {
 			d.say("                 (columns not used: %s; TRUTH=... names the one that holds the departments)", strings.Join(d.ignored, ", "))
 		}

@@ -150,3 +150,13 @@ func TestDemoEndsWithAWrongKey(t *testing.T) {
 		t.Errorf("a model is called a classifier:\n%s", out)
 	}
 }
+
+func TestDemoTellsWhichTicketWasRefused(t *testing.T) {
+	t.Parallel()
+	tooLong := `{"subject": "` + strings.Repeat("s", 1001) + `", "message": "m"}` + "\n"
+	ctx, d, out := demoOf(t, `{"message": "m"}`+"\n\n"+tooLong)
+	err := d.run(ctx)
+	if err == nil || !strings.Contains(err.Error(), "the ticket of line 3") || !strings.Contains(err.Error(), "subject") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+}

@@ -52,6 +52,7 @@ func Build(ctx context.Context) (bin string, err error) {
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+string(filepath.Separator),
 		"./migrations/cmd/migrate", "./services/ticket-api", "./services/evaluator-worker", "./services/sweeper",
+		"./services/admin", "./services/admin/cmd/evalctl",
 		"./deploy/local/cmd/providersim")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/evalonce/evalonce/pkg/providersim"
 )
 
-// TicketAPI is a running ticket-api.
-type TicketAPI struct {
+// API is a running service with an interface for clients.
+type API struct {
 	*Process
 	GRPC string // address
 	HTTP string // base URL
@@ -20,7 +20,16 @@ type TicketAPI struct {
 
 // StartTicketAPI starts a ticket-api that knows the tokens, in the form of EVALONCE_API_TOKENS. More of the
 // environment may be given, here and below; the last of two values counts.
-func (s *Stack) StartTicketAPI(ctx context.Context, tokens string, env ...string) (*TicketAPI, error) {
+func (s *Stack) StartTicketAPI(ctx context.Context, tokens string, env ...string) (*API, error) {
+	return s.startAPI(ctx, "ticket-api", append([]string{"EVALONCE_API_TOKENS=" + tokens}, env...))
+}
+
+// StartAdmin starts an admin that knows the tokens, in the form of EVALONCE_ADMIN_TOKENS.
+func (s *Stack) StartAdmin(ctx context.Context, tokens string, env ...string) (*API, error) {
+	return s.startAPI(ctx, "admin", append([]string{"EVALONCE_ADMIN_TOKENS=" + tokens}, env...))
+}
+
+func (s *Stack) startAPI(ctx context.Context, binary string, env []string) (*API, error) {
 	grpc, err := s.FreeAddress(ctx)
 	if err != nil {
 		return nil, err
@@ -30,15 +39,13 @@ func (s *Stack) StartTicketAPI(ctx context.Context, tokens string, env ...string
 		return nil, err
 	}
 	p, err := s.Start(ctx, Spec{
-		Name: s.name("ticket-api"), Binary: "ticket-api", Ready: "http://" + http + "/readyz",
-		Env: append([]string{
-			s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http, "EVALONCE_API_TOKENS=" + tokens,
-		}, env...),
+		Name: s.name(binary), Binary: binary, Ready: "http://" + http + "/readyz",
+		Env: append([]string{s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http}, env...),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &TicketAPI{Process: p, GRPC: grpc, HTTP: "http://" + http}, nil
+	return &API{Process: p, GRPC: grpc, HTTP: "http://" + http}, nil
 }
 
 // Endpoint is a model provider, or what stands in for one.

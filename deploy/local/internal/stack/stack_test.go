@@ -9,18 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/stack"
-	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/pgtest"
-	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/rpc"
-	"github.com/evalonce/evalonce/pkg/versiondb"
+	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
 )
 
@@ -50,19 +47,23 @@ func TestWholeStack(t *testing.T) {
 	must(err)
 	must(s.Migrate(ctx))
 	db := pgtest.Pool(t, s.DatabaseURL())
-	must(postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		v := evaluation.Version{
-			ID: "test-1", PromptVersion: "1", Provider: "openai", Model: "m", Prompt: "Sort the ticket.", MaxOutputTokens: 100, Route: "main",
-			Departments: []evaluation.Department{{Name: "billing", Description: "invoices, refunds"}, {Name: "shipping", Description: "parcels, delivery"}},
-		}.WithDefaults()
-		if _, err := versiondb.Register(ctx, tx, v, "test"); err != nil {
-			return err
-		}
-		return versiondb.Promote(ctx, tx, v.ID, "", "test")
-	}))
+	token, hash := rpc.MintToken()
+	authorized := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	admin, err := s.StartAdmin(ctx, "test="+hash)
+	must(err)
+	adminConn, err := grpc.NewClient(admin.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(err)
+	defer adminConn.Close()
+	versions := adminv1.NewVersionServiceClient(adminConn)
+	_, err = versions.RegisterVersion(authorized, &adminv1.RegisterVersionRequest{Version: &adminv1.Version{
+		Id: "test-1", PromptVersion: "1", Provider: "openai", Model: "m", Prompt: "Sort the ticket.", MaxOutputTokens: 100, Route: "main",
+		Departments: []*adminv1.Department{{Name: "billing", Description: "invoices, refunds"}, {Name: "shipping", Description: "parcels, delivery"}},
+	}})
+	must(err)
+	_, err = versions.PromoteVersion(authorized, &adminv1.PromoteVersionRequest{Id: "test-1"})
+	must(err)
 	simulator, err := s.StartSimulator(ctx)
 	must(err)
-	token, hash := rpc.MintToken()
 	api, err := s.StartTicketAPI(ctx, "test="+hash)
 	must(err)
 	first, err := s.StartWorker(ctx, simulator.Endpoint)
@@ -79,7 +80,6 @@ func TestWholeStack(t *testing.T) {
 	must(err)
 	defer conn.Close()
 	client := ticketv1.NewTicketServiceClient(conn)
-	authorized := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	evaluated := func(subjects ...string) (tickets []*ticketv1.Ticket) {
 		t.Helper()
 		for _, subject := range subjects {
