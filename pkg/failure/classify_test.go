@@ -24,7 +24,7 @@ import (
 )
 
 // golden is one file of testdata/responses: what is expected, as a header, then the response as it came over the
-// wire. want is "class reason", or "none" for a usable response.
+// wire. want is "class reason", or "none" for a usable response; now is when the response came.
 type golden struct {
 	name     string
 	want     textproto.MIMEHeader
@@ -61,6 +61,11 @@ func goldens(t testing.TB) []golden {
 			name:     strings.TrimSuffix(filepath.Base(path), ".txt"),
 			want:     want,
 			exchange: failure.Exchange{Sent: true, Status: res.StatusCode, Header: res.Header, Body: body},
+		}
+		if now := want.Get("now"); now != "" {
+			if gs[i].exchange.Now, err = http.ParseTime(now); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
 		}
 	}
 	return gs

@@ -11,6 +11,8 @@ import (
 // wireError is what an error body says, whichever of the known shapes it has:
 //
 //	{"error": {"message": …, "type": …, "code": …}}     OpenAI; code may be a number (OpenRouter), or null
+//	{"error": {"type": …, "message": …,                 Anthropic
+//	  "details": {"error_code": …}}}
 //	{"error": "…"}                                      Ollama
 //	{"object": "error", "message": …, "code": 404}      vLLM
 //	{"detail": …}, {"message": …}                       gateways and frameworks
@@ -81,16 +83,24 @@ func (w *wireError) collect(e map[string]any) {
 			w.words = append(w.words, strings.ToLower(v))
 		}
 	}
-	if inner, ok := e["innererror"].(map[string]any); ok { // Azure
-		if code, ok := inner["code"].(string); ok {
-			w.words = append(w.words, strings.ToLower(code))
-		}
-	}
+	w.inner(e, "innererror", "code")               // Azure
+	w.inner(e, "details", "error_code")            // Anthropic
+	w.inner(e, "metadata", "reason", "error_type") // OpenRouter
 	for _, key := range []string{"message", "detail", "msg"} {
 		w.prose(e[key])
 	}
 	if metadata, ok := e["metadata"].(map[string]any); ok { // OpenRouter: what the model's own host said
 		w.prose(metadata["raw"])
+	}
+}
+
+// inner takes the words that lie one level deeper.
+func (w *wireError) inner(e map[string]any, member string, keys ...string) {
+	deeper, _ := e[member].(map[string]any)
+	for _, key := range keys {
+		if word, ok := deeper[key].(string); ok {
+			w.words = append(w.words, strings.ToLower(word))
+		}
 	}
 }
 
@@ -114,37 +124,4 @@ func (w *wireError) prose(v any) {
 			}
 		}
 	}
-}
-
-// vocabulary are the parts of machine words that name a cause, the first that is found deciding. Parts, since the
-// words for a spent account are many (credit_balance_exhausted, project_spend_limit_exceeded, …) and new ones come.
-var vocabulary = []struct {
-	reason Reason
-	parts  []string
-}{
-	{QuotaExhausted, []string{
-		"quota", "billing", "spend_limit", "usage_limit", "hard_limit", "credit",
-		"insufficient_balance", "budget_exceeded", "payment_required",
-	}},
-	{ContextTooLong, []string{
-		"context_length", "context_window", "context_size", "string_above_max_length",
-		"request_too_large",
-	}},
-	{ContentFilter, []string{"content_filter", "content_policy", "responsibleaipolicyviolation"}},
-	{ModelNotFound, []string{"model_not_found", "deploymentnotfound"}},
-	{Unauthorized, []string{"invalid_api_key", "authentication_error", "unauthenticated"}},
-	{RateLimited, []string{"rate_limit", "slow_down", "resource_exhausted"}},
-}
-
-func byWord(words []string) Reason {
-	for _, v := range vocabulary {
-		for _, part := range v.parts {
-			for _, word := range words {
-				if strings.Contains(word, part) {
-					return v.reason
-				}
-			}
-		}
-	}
-	return ""
 }
