@@ -48,7 +48,7 @@ CREATE TABLE provider_route (
 CREATE TABLE evaluator_version (
   id                        text PRIMARY KEY CHECK (id ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
   prompt_version            text NOT NULL CHECK (prompt_version <> ''),
-  provider                  text NOT NULL CHECK (provider IN ('openai')),
+  provider                  text NOT NULL CHECK (provider IN ('openai', 'openai_responses', 'anthropic')),
   model                     text NOT NULL CHECK (model <> ''),
   effort                    text NOT NULL DEFAULT '',
   prompt                    text NOT NULL,

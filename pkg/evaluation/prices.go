@@ -2,7 +2,8 @@ package evaluation
 
 import "github.com/shopspring/decimal"
 
-// Prices are in US dollars for a million tokens.
+// Prices are in US dollars for a million tokens. Input that was written to the provider's cache costs a quarter more
+// than other input: all who charge for writing charge that, for the shortest-lived entries, and no others are asked for.
 type Prices struct {
 	InputUSDPerMTok       decimal.Decimal // for input that was not read from the provider's cache
 	CachedInputUSDPerMTok decimal.Decimal
@@ -11,8 +12,9 @@ type Prices struct {
 
 // Usage counts the tokens of one call, as the provider reported them.
 type Usage struct {
-	InputTokens       int64
-	CachedInputTokens int64 // a subset of InputTokens
+	InputTokens       int64 // all of them, whatever the cache did
+	CachedInputTokens int64 // read from the cache; a subset of InputTokens
+	CacheWriteTokens  int64 // written to the cache at a charge; a subset of InputTokens, apart from the one read
 	OutputTokens      int64
 	ReasoningTokens   int64 // a subset of OutputTokens
 }
@@ -22,6 +24,7 @@ type Usage struct {
 func (u Usage) Bounded() Usage {
 	u.InputTokens = max(u.InputTokens, 0)
 	u.CachedInputTokens = min(max(u.CachedInputTokens, 0), u.InputTokens)
+	u.CacheWriteTokens = min(max(u.CacheWriteTokens, 0), u.InputTokens-u.CachedInputTokens)
 	u.OutputTokens = max(u.OutputTokens, 0)
 	u.ReasoningTokens = min(max(u.ReasoningTokens, 0), u.OutputTokens)
 	return u
@@ -32,8 +35,9 @@ func (u Usage) Bounded() Usage {
 func (p Prices) Cost(u Usage) decimal.Decimal {
 	u = u.Bounded()
 	fresh := decimal.NewFromInt(u.InputTokens - u.CachedInputTokens).Mul(p.InputUSDPerMTok)
+	surcharge := decimal.NewFromInt(u.CacheWriteTokens).Mul(p.InputUSDPerMTok).Mul(decimal.New(25, -2))
 	cached := decimal.NewFromInt(u.CachedInputTokens).Mul(p.CachedInputUSDPerMTok)
 	output := decimal.NewFromInt(u.OutputTokens).Mul(p.OutputUSDPerMTok)
 	const millionth = -6
-	return decimal.Sum(fresh, cached, output).Shift(millionth)
+	return decimal.Sum(fresh, surcharge, cached, output).Shift(millionth)
 }

@@ -24,8 +24,8 @@ const (
 	MaxDescriptionBytes = 4 << 10
 )
 
-// Providers are the wire protocols that a version can name.
-var providers = []string{"openai"}
+// providers are the wire protocols that a version can name, in the schema too.
+var providers = []string{"openai", "openai_responses", "anthropic"}
 
 // identifier is the form of version ids and route names, in the schema too.
 var identifier = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)

@@ -38,6 +38,8 @@ func TestValidVersions(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*evaluation.Version){
 		"as it is":           func(*evaluation.Version) {},
+		"OpenAI's responses": func(v *evaluation.Version) { v.Provider = "openai_responses" },
+		"Anthropic":          func(v *evaluation.Version) { v.Provider = "anthropic" },
 		"no effort":          func(v *evaluation.Version) { v.Effort = "" },
 		"no prompt":          func(v *evaluation.Version) { v.Prompt = "" },
 		"free of charge":     func(v *evaluation.Version) { v.Prices = evaluation.Prices{} },

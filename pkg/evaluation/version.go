@@ -35,7 +35,7 @@ const (
 type Version struct {
 	ID            string
 	PromptVersion string // the author's name for the prompt
-	Provider      string
+	Provider      string // the wire protocol that its calls speak
 	Model         string
 	Effort        string // reasoning effort as the provider names it; empty sends none
 	Prompt        string

@@ -31,7 +31,7 @@ type Version struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The author's name for the prompt; shown beside answers.
 	PromptVersion string `protobuf:"bytes,2,opt,name=prompt_version,json=promptVersion,proto3" json:"prompt_version,omitempty"`
-	// openai.
+	// The wire protocol: `openai` (chat completions), `openai_responses` or `anthropic` (Messages).
 	Provider string `protobuf:"bytes,3,opt,name=provider,proto3" json:"provider,omitempty"`
 	Model    string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
 	// Reasoning effort as the provider names it; empty sends none.
