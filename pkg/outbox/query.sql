@@ -61,27 +61,26 @@ WITH picked AS MATERIALIZED (
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at
 ), known AS (
-  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response
+  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
     SELECT m.id, m.response FROM model_call m
-    WHERE m.idempotency_key = c.idempotency_key AND m.outcome = 'saved' ORDER BY m.id LIMIT 1
+    WHERE m.idempotency_key = c.idempotency_key AND m.outcome = 'saved' LIMIT 1
   ) s ON true
 ), opened AS (
   INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt)
-  SELECT uuid_v7(), idempotency_key, version_id, lease_id, attempts
+  SELECT call_id, idempotency_key, version_id, lease_id, attempts
   FROM known
-  WHERE NOT answered AND saved_call_id IS NULL
-  RETURNING id, lease_id
+  WHERE call_id IS NOT NULL
 )
 SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts, k.unknown_calls, k.available_at,
        k.lease_id::uuid AS lease_id, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
        k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
-       coalesce(p.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
+       coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
 FROM known k
-JOIN ticket t ON t.id = k.ticket_id
-LEFT JOIN opened p ON p.lease_id = k.lease_id;
+JOIN ticket t ON t.id = k.ticket_id;
 
 -- name: Extend :many
 -- The heartbeat: one statement for all leases of a worker. A row that is locked is being settled; it is passed
