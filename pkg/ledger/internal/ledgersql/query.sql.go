@@ -29,7 +29,7 @@ FROM ROWS FROM (
   unnest($13::text[]), unnest($14::bytea[]), unnest($15::text[])
 ) AS u(id, outcome, class, reason, error, http_status, provider_request_id, served_model,
        input_tokens, cached_input_tokens, output_tokens, reasoning_tokens, cost_usd, response, trace_id)
-WHERE m.id = u.id
+WHERE m.id = ANY ($1::uuid[]) AND m.id = u.id -- the first keeps a plan from reading whole partitions
   AND (m.outcome = 'open' OR m.outcome = 'saved' OR m.outcome = 'unknown' AND u.outcome IN ('answered', 'rejected', 'saved'))
 `
 
