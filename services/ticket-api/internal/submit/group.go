@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 )
@@ -158,6 +159,7 @@ func (s *Submitter) commit(ctx context.Context, group []*pending) {
 		}
 		return
 	}
+	crashpoint.Pass(crashpoint.CreateCommitted)
 	// Committed. What cannot be replayed fails alone.
 	err = s.replay(ctx, s.pool, requests, receipts, func(i int, err error) error {
 		group[i].err = err

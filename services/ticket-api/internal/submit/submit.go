@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
@@ -113,6 +114,7 @@ func (s *Submitter) SubmitAll(ctx context.Context, requests []Request) ([]Receip
 	if err != nil {
 		return nil, err
 	}
+	crashpoint.Pass(crashpoint.CreateCommitted)
 	s.notifier.Ring()
 	return receipts, nil
 }
@@ -170,11 +172,13 @@ func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) (
 			})
 		}
 	}
+	crashpoint.Pass(crashpoint.CreateBegun)
 	first := map[uuid.UUID]bool{}
 	if len(reserved) > 0 {
 		if first, err = ticketdb.Reserve(ctx, tx, reserved, s.retention); err != nil {
 			return nil, err
 		}
+		crashpoint.Pass(crashpoint.CreateReserved)
 	}
 
 	tickets := make([]ticketdb.NewTicket, 0, len(requests))
@@ -202,6 +206,7 @@ func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) (
 	if err != nil {
 		return nil, err
 	}
+	crashpoint.Pass(crashpoint.CreateInserted)
 	for i := range receipts {
 		if receipts[i].Ticket.ID != uuid.Nil {
 			receipts[i].Ticket.CreatedAt = at
@@ -213,6 +218,7 @@ func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) (
 			return nil, err
 		}
 	}
+	crashpoint.Pass(crashpoint.CreateEnqueued)
 	return receipts, nil
 }
 
