@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/outbox/internal/outboxsql"
 	"github.com/evalonce/evalonce/pkg/postgres"
 )
@@ -85,6 +86,7 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 		rows, err = q.Claim(ctx, outboxsql.ClaimParams{
 			Route: c.route, Lane: string(c.lane), FromAt: from, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
 		})
+		crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
 		return err
 	})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/ledger"
@@ -56,10 +57,14 @@ type settlement struct {
 func (w *Worker) evaluate(ctx context.Context, it *item, timeout time.Duration) settlement {
 	switch {
 	case it.Answered:
+		crashpoint.Pass(crashpoint.KnownAnswered)
 		return settlement{item: it}
 	case it.SavedCallID != uuid.Nil:
+		crashpoint.Pass(crashpoint.KnownSaved)
 		response, err := inference.ParseSaved(it.version.Provider, it.SavedResponse)
-		return judge(it, it.SavedCallID, response, err)
+		judged := judge(it, it.SavedCallID, response, err)
+		crashpoint.Pass(crashpoint.KnownJudged)
+		return judged
 	case ctx.Err() != nil:
 		return settlement{item: it, release: true}
 	}
@@ -75,7 +80,9 @@ func (w *Worker) evaluate(ctx context.Context, it *item, timeout time.Duration) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	crashpoint.Pass(crashpoint.CallSending)
 	response, err := provider.Call(ctx, inference.Request{Version: it.version, Text: text, CallID: it.CallID})
+	crashpoint.Pass(crashpoint.CallReturned)
 	return judge(it, it.CallID, response, err)
 }
 

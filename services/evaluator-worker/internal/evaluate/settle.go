@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/evalonce/evalonce/pkg/backoff"
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/outbox"
@@ -44,7 +45,9 @@ func (w *Worker) settleAll(ctx context.Context) {
 			}
 		}
 		down := w.report(ctx, group)
+		crashpoint.Pass(crashpoint.SettleReported)
 		w.settle(ctx, group, down)
+		crashpoint.Pass(crashpoint.SettleCommitted)
 		w.conclude(ctx, group)
 	}
 }
@@ -86,12 +89,14 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 	if s.closure == nil || s.closure.Response == nil {
 		return // nothing to keep; the lease expires
 	}
+	crashpoint.Pass(crashpoint.KeepBegun)
 	closure := *s.closure
 	closure.Outcome, closure.Failure = ledger.Saved, nil
 	kept := settlement{item: s.item, closure: &closure, saved: true}
 	for pause := settleRetry; ; pause = min(2*pause, settleRetryMost) {
 		err := w.write(ctx, []settlement{kept}, nil)
 		if err == nil {
+			crashpoint.Pass(crashpoint.KeepCommitted)
 			return
 		}
 		slog.ErrorContext(ctx, "cannot save a response", slog.Any("key", s.item.Key), slog.Any("error", err))
@@ -139,22 +144,29 @@ func (w *Worker) write(ctx context.Context, group []settlement, down map[string]
 		}
 	}
 	return postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
+		crashpoint.Pass(crashpoint.SettleBegun)
 		if _, err := outbox.Finish(ctx, tx, finished); err != nil {
 			return err
 		}
+		crashpoint.PassIf(len(finished) > 0, crashpoint.SettleFinished)
 		if _, err := outbox.PutBack(ctx, tx, retries); err != nil {
 			return err
 		}
+		crashpoint.PassIf(len(retries) > 0, crashpoint.SettlePutBack)
 		if _, err := outbox.Bury(ctx, tx, burials); err != nil {
 			return err
 		}
+		crashpoint.PassIf(len(burials) > 0, crashpoint.SettleBuried)
 		if _, err := outbox.Release(ctx, tx, released); err != nil {
 			return err
 		}
+		crashpoint.PassIf(len(released) > 0, crashpoint.SettleReleased)
 		if err := ledger.Close(ctx, tx, closures); err != nil {
 			return err
 		}
+		crashpoint.PassIf(len(closures) > 0, crashpoint.SettleClosed)
 		_, err := ledger.Save(ctx, tx, results)
+		crashpoint.PassIf(len(results) > 0, crashpoint.SettleSaved)
 		return err
 	})
 }

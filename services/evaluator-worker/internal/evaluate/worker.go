@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/route"
@@ -104,6 +105,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	for _, l := range w.allLines() {
 		l.running.Wait()
 	}
+	crashpoint.Pass(crashpoint.StopDrained)
 	grace.Stop()
 	close(w.settled)
 	giveUp := time.AfterFunc(SaveMost, stopUpkeep)
@@ -220,6 +222,7 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		for range slots - len(items) {
 			<-l.slots
 		}
+		crashpoint.PassIf(len(items) > 0, crashpoint.ClaimBegun)
 		if ctx.Err() != nil {
 			w.giveBack(l, items)
 			return nil
@@ -240,6 +243,7 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 // giveBack releases items that were claimed while the worker was told to stop.
 func (w *Worker) giveBack(l *line, items []*item) {
 	for _, it := range items {
+		crashpoint.Pass(crashpoint.StopGivingBack)
 		w.settled <- settlement{item: it, release: true}
 		<-l.slots
 	}
@@ -317,6 +321,7 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	if err != nil || !ok {
 		return nil, err
 	}
+	crashpoint.Pass(crashpoint.ProbeBegun)
 	slog.InfoContext(ctx, "probing a route", slog.String("route", l.name), slog.String("reason", state.Reason))
 	rows, err := l.claimLanes(ctx, 1)
 	if err != nil || len(rows) == 0 {
@@ -363,6 +368,7 @@ func (l *line) claimBulk(ctx context.Context, most int) ([]outbox.Claimed, error
 
 // begin takes claimed rows into this worker's care.
 func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, probe uuid.UUID) ([]*item, error) {
+	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimCommitted)
 	items := make([]*item, 0, len(rows))
 	var problem error
 	w.mu.Lock()
@@ -419,6 +425,7 @@ func (w *Worker) heartbeats(ctx context.Context) {
 			leases = append(leases, id)
 		}
 		w.mu.Unlock()
+		crashpoint.PassIf(len(leases) > 0, crashpoint.HeartbeatBegun)
 		lost, err := outbox.Extend(ctx, w.Settles, w.Name, leases, w.Lease)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -426,6 +433,7 @@ func (w *Worker) heartbeats(ctx context.Context) {
 			}
 			continue
 		}
+		crashpoint.PassIf(len(leases) > 0, crashpoint.HeartbeatExtended)
 		w.forget(ctx, lost)
 	}
 }
@@ -459,11 +467,13 @@ func (w *Worker) reclaims(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
+		crashpoint.Pass(crashpoint.ReclaimBegun)
 		r, err := outbox.Reclaim(ctx, w.Settles, reclaimMost)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			slog.WarnContext(ctx, "cannot reclaim expired leases", slog.Any("error", err))
 		case r != outbox.Reclaimed{}:
+			crashpoint.Pass(crashpoint.ReclaimCommitted)
 			slog.WarnContext(ctx, "reclaimed expired leases", slog.Int("pending", r.Pending), slog.Int("dead", r.Dead), slog.Int("unknown_calls", r.Unknown))
 			w.wakeAll()
 		}
