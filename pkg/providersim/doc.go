@@ -1,5 +1,6 @@
-// Package providersim is a model provider as a real HTTP server: it speaks the wire protocol of OpenAI's chat
-// completions, fails as a script or a seed says, and keeps a ledger of every request it received and billed.
+// Package providersim is a model provider as a real HTTP server: it speaks the wire protocols of OpenAI's chat
+// completions and responses and of Anthropic's messages, fails as a script or a seed says, and keeps a ledger of every
+// request it received and billed.
 //
 // The ledger is the truth about paying twice. A request is billed when the simulator has computed an answer for
 // it, whether or not the client ever got it: a client that leaves while it waits, a connection closed after the
@@ -13,8 +14,9 @@
 //
 // # The wire
 //
-// POST /v1/chat/completions wants structured output: a response_format of type json_schema, strict, whose schema
-// has properties.department.enum. Lines "- <name>: <description>" in the system message describe the departments.
+// POST /v1/chat/completions, /v1/responses and /v1/messages want structured output: a JSON schema, strict where there is
+// a word for it, that has properties.department.enum, in response_format, text.format or output_config.format. Lines
+// "- <name>: <description>" in the system message describe the departments. The responses want store to be false.
 // The ticket stands in the last user message, between marks that share a nonce of 32 hexadecimal digits:
 //
 //	-----BEGIN TICKET 0123456789abcdef0123456789abcdef-----
@@ -26,14 +28,16 @@
 //
 // Without marks, the whole message is the ticket. GET /v1/models and GET /v1/models/{model} list the models.
 // Token counts are a quarter of the bytes; a system message that was seen before counts as cached, in steps of
-// 128 tokens; reasoning tokens are none. Headers x-ratelimit-* are sent for limits that are set.
+// 128 tokens; reasoning tokens are none. Messages are cached only where cache_control asks for it, and writing to the
+// cache is charged there. Headers x-ratelimit-* or anthropic-ratelimit-* are sent for limits that are set.
 //
 // # Faults
 //
-// The first rule that matches a request decides it. Rules see the requests that passed authentication,
-// validation and limits; only close on_accept comes before all that. A probability is drawn from the seed, the
-// rule, the content and the number of the request for that content, so the same work meets the same faults in
-// whatever order it arrives. Tests wait for requests that hang and release them; nothing needs to sleep:
+// Faults are the same in all protocols; each gives them its own looks. The first rule that matches a request decides
+// it. Rules see the requests that passed authentication, validation and limits; only close on_accept comes before all
+// that. A probability is drawn from the seed, the rule, the content and the number of the request for that content, so
+// the same work meets the same faults in whatever order it arrives. Tests wait for requests that hang and release
+// them; nothing needs to sleep:
 //
 //	sim := providersim.New(providersim.Options{Script: []providersim.Rule{
 //		{Match: providersim.Match{Attempt: 1}, Action: providersim.Action{Hang: providersim.HangAfterAnswer}},
@@ -75,8 +79,8 @@
 //	{"seq": 1, "request_id": "req_5e9c...", "protocol": "openai", "received_at": "2026-01-01T00:00:00.1Z",
 //	 "ended_at": "2026-01-01T00:00:00.2Z", "content": "c0ffee...", "attempt": 1, "model": "gpt-5-mini",
 //	 "served_model": "gpt-5-mini-2026-01-01", "status": 200, "outcome": "answered", "billed": true,
-//	 "input_tokens": 412, "cached_input_tokens": 256, "output_tokens": 19, "reasoning_tokens": 0,
-//	 "cost_usd": "0.0001", "user_agent": "evaluator-worker", "headers": {"idempotency-key": "..."}}
+//	 "input_tokens": 412, "cached_input_tokens": 256, "cache_write_tokens": 0, "output_tokens": 19,
+//	 "reasoning_tokens": 0, "cost_usd": "0.0001", "user_agent": "evaluator-worker", "headers": {"idempotency-key": "..."}}
 //
 // # What the ledger keeps
 //

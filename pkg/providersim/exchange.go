@@ -12,10 +12,14 @@ import (
 // dialect is what differs between the wire protocols.
 type dialect interface {
 	name() string
+	// requestIDHeader is the response header that carries the request's id.
+	requestIDHeader() string
 	// key returns the API key of a request.
 	key(http.Header) string
-	// parse reads a request's body; the error response says what a client did wrong.
-	parse(body []byte) (completion, *response)
+	// parse reads a request; the error response says what a client did wrong.
+	parse(h http.Header, body []byte) (completion, *response)
+	// allowances tells what is left of the account's limits.
+	allowances(h http.Header, left []allowance, now time.Time)
 	// failure is the provider's response to a named error.
 	failure(e Error, c completion) response
 	// throttle is the response to a request over the account's limits.
@@ -33,6 +37,8 @@ type completion struct {
 	ticket      ticket
 	inputTokens int64
 	outputLimit int64 // tokens; 0: none
+	cacheable   int64 // tokens of the prefix that are read from the cache once it has been seen
+	cacheWrites bool  // whoever sends a prefix first pays for writing it to the cache
 }
 
 // answer is what the simulator says, before a protocol gives it a shape.
@@ -62,7 +68,7 @@ func (s *Server) complete(d dialect) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{Server: s, dialect: d, w: w, r: r, closing: s.closingNow()}
 		x.seq = s.ledger.begin(d.name(), r.Header, time.Now())
-		w.Header().Set("X-Request-Id", requestID(s.options.Seed, x.seq))
+		w.Header().Set(d.requestIDHeader(), requestID(s.options.Seed, x.seq))
 		x.run() //nolint:contextcheck // the context is the request's, in x.r
 	}
 }
@@ -85,7 +91,7 @@ func (x *exchange) run() {
 		}
 		x.abandon()
 	}
-	c, refusal := x.parse(body)
+	c, refusal := x.parse(x.r.Header, body)
 	if refusal != nil {
 		x.respond(Rejected, *refusal)
 		return
@@ -193,8 +199,11 @@ func (x *exchange) answerFor(a Action, c completion) answer {
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.seen {
-		made.usage.cachedInput = tokens(len(c.system)) / cacheStep * cacheStep
+	switch {
+	case p.seen:
+		made.usage.cachedInput = c.cacheable
+	case c.cacheWrites:
+		made.usage.cacheWrite = c.cacheable
 	}
 	p.seen = true
 	return made
@@ -206,6 +215,8 @@ const (
 )
 
 func tokens(bytes int) int64 { return int64(bytes+bytesPerToken-1) / bytesPerToken }
+
+func cacheable(prefix string) int64 { return tokens(len(prefix)) / cacheStep * cacheStep }
 
 // truncate cuts at the last whole character.
 func truncate(s string, n int) string { return strings.ToValidUTF8(s[:n], "") }
@@ -237,7 +248,8 @@ func (x *exchange) respondInPart(full response, a Action) {
 }
 
 func (x *exchange) writeHeaders(full response) {
-	x.limiter.headers(x.w.Header(), time.Now())
+	now := time.Now()
+	x.allowances(x.w.Header(), x.limiter.left(now), now)
 	full.writeHeaders(x.w.Header())
 }
 

@@ -56,7 +56,7 @@ type Action struct {
 
 	Answer       Answer
 	Content      string // the message's content, instead of the classifier's
-	FinishReason string
+	FinishReason string // or the reason why a response is incomplete, or a message's stop_reason
 	ServedModel  string
 }
 
@@ -85,8 +85,9 @@ const (
 // Error names an error response of the provider. What it looks like is the protocol's business.
 type Error string
 
-// The errors by name. Numbers in names are statuses; rate_limit and insufficient_quota are 429, slow_down 503,
-// spend_limit and context_length 400, invalid_api_key 401, forbidden 403, model_not_found 404.
+// The errors by name. Numbers in names are statuses; rate_limit and insufficient_quota are 429, slow_down is 503 at
+// OpenAI and 429 at Anthropic, spend_limit and context_length 400, invalid_api_key 401, forbidden 403,
+// model_not_found 404.
 const (
 	RateLimit          Error = "rate_limit"
 	SlowDown           Error = "slow_down"
@@ -108,7 +109,8 @@ const (
 	RequestTooLarge413 Error = "request_too_large_413"
 )
 
-// Answer names an odd response with status 200. Each is billed.
+// Answer names an odd response with status 200, in the words of chat completions; the other protocols have their own
+// for the same. Each is billed.
 type Answer string
 
 // The odd answers by name.
@@ -116,7 +118,7 @@ const (
 	AnswerBadJSON       Answer = "bad_json"       // the body of the response is no JSON
 	AnswerEmptyBody     Answer = "empty_body"     // no body at all
 	AnswerErrorBody     Answer = "error_body"     // an error object under status 200
-	AnswerEmptyChoices  Answer = "empty_choices"  // nothing was chosen
+	AnswerEmptyChoices  Answer = "empty_choices"  // nothing was chosen: no choices, output or content
 	AnswerNullContent   Answer = "null_content"   // content null without a refusal
 	AnswerEmptyContent  Answer = "empty_content"  // content ""
 	AnswerRefusal       Answer = "refusal"        // content null with a refusal

@@ -54,6 +54,7 @@ type Entry struct {
 	Billed            bool              `json:"billed"`
 	InputTokens       int64             `json:"input_tokens"`
 	CachedInputTokens int64             `json:"cached_input_tokens"` // of the input tokens
+	CacheWriteTokens  int64             `json:"cache_write_tokens"`  // of the input tokens
 	OutputTokens      int64             `json:"output_tokens"`
 	ReasoningTokens   int64             `json:"reasoning_tokens"` // of the output tokens
 	CostUSD           decimal.Decimal   `json:"cost_usd"`
@@ -76,16 +77,19 @@ type Stats struct {
 	MaxBilledPerContent int             `json:"max_billed_per_content"`
 	InputTokens         int64           `json:"input_tokens"` // billed ones, as those below
 	CachedInputTokens   int64           `json:"cached_input_tokens"`
+	CacheWriteTokens    int64           `json:"cache_write_tokens"`
 	OutputTokens        int64           `json:"output_tokens"`
 	CostUSD             decimal.Decimal `json:"cost_usd"`
 }
 
 // usage is what a billed answer consumed.
 type usage struct {
-	input, cachedInput, output int64
+	input                   int64 // all of it
+	cachedInput, cacheWrite int64 // of it, apart from each other
+	output                  int64
 }
 
-// Prices are US dollars for a million tokens.
+// Prices are US dollars for a million tokens. What is written to the cache costs a quarter more than other input.
 type Prices struct {
 	InputUSDPerMTok, CachedInputUSDPerMTok, OutputUSDPerMTok decimal.Decimal
 }
@@ -93,6 +97,7 @@ type Prices struct {
 func (p Prices) cost(u usage) decimal.Decimal {
 	const exponentOfMillion = -6
 	return p.InputUSDPerMTok.Mul(decimal.NewFromInt(u.input - u.cachedInput)).
+		Add(p.InputUSDPerMTok.Mul(decimal.NewFromInt(u.cacheWrite)).Mul(decimal.New(25, -2))).
 		Add(p.CachedInputUSDPerMTok.Mul(decimal.NewFromInt(u.cachedInput))).
 		Add(p.OutputUSDPerMTok.Mul(decimal.NewFromInt(u.output))).
 		Shift(exponentOfMillion)
@@ -107,6 +112,7 @@ type record struct {
 	content            uint32 // 0: none
 	attempt            uint32
 	input, cached, out uint32
+	written            uint32
 	headerLength       uint16
 	status             uint16
 	protocol, model    uint16
@@ -206,10 +212,11 @@ func (l *ledger) bill(seq int, served string, u usage) {
 	defer l.mu.Unlock()
 	r := l.at(seq)
 	r.billed, r.served = true, l.number(served)
-	r.input, r.cached, r.out = uint32(u.input), uint32(u.cachedInput), uint32(u.output)
+	r.input, r.cached, r.written, r.out = uint32(u.input), uint32(u.cachedInput), uint32(u.cacheWrite), uint32(u.output)
 	l.billed++
 	l.totals.input += u.input
 	l.totals.cachedInput += u.cachedInput
+	l.totals.cacheWrite += u.cacheWrite
 	l.totals.output += u.output
 	c := &l.contents[r.content]
 	c.billed++
@@ -326,14 +333,14 @@ func (l *ledger) keepHeaders(r *record, h http.Header) {
 
 func (l *ledger) entry(seq int) Entry {
 	r := l.at(seq)
-	u := usage{input: int64(r.input), cachedInput: int64(r.cached), output: int64(r.out)}
+	u := usage{input: int64(r.input), cachedInput: int64(r.cached), cacheWrite: int64(r.written), output: int64(r.out)}
 	e := Entry{
 		Seq: seq, RequestID: requestID(l.seed, seq), Protocol: l.names[r.protocol],
 		ReceivedAt: time.Unix(0, r.received).UTC(),
 		Content:    l.contents[r.content].fingerprint, Attempt: int(r.attempt),
 		Model: l.names[r.model], ServedModel: l.names[r.served],
 		Status: int(r.status), Outcome: l.outcomes[r.outcome], Rule: l.names[r.rule], Billed: r.billed,
-		InputTokens: u.input, CachedInputTokens: u.cachedInput, OutputTokens: u.output, CostUSD: l.prices.cost(u),
+		InputTokens: u.input, CachedInputTokens: u.cachedInput, CacheWriteTokens: u.cacheWrite, OutputTokens: u.output, CostUSD: l.prices.cost(u),
 		UserAgent: l.names[r.agent],
 	}
 	if r.ended != 0 {
@@ -383,8 +390,9 @@ func (l *ledger) stats() Stats {
 		ByOutcome: map[Outcome]int{}, ByRule: maps.Clone(l.byRule),
 		DistinctContents: len(l.contents) - 1, BilledContents: l.billedContents, BilledAgainContents: l.billedAgain,
 		MaxBilledPerContent: int(l.maxBilled),
-		InputTokens:         l.totals.input, CachedInputTokens: l.totals.cachedInput, OutputTokens: l.totals.output,
-		CostUSD: l.prices.cost(l.totals),
+		InputTokens:         l.totals.input, CachedInputTokens: l.totals.cachedInput, CacheWriteTokens: l.totals.cacheWrite,
+		OutputTokens: l.totals.output,
+		CostUSD:      l.prices.cost(l.totals),
 	}
 	for i, n := range l.byOutcome {
 		if n > 0 {

@@ -96,23 +96,31 @@ func take(l *rate.Limiter, n int, now time.Time) (*rate.Reservation, time.Durati
 	return r, delay
 }
 
-// headers tells what is left, in the names and the format of OpenAI; only for limits that are set.
-func (l *limiter) headers(h http.Header, now time.Time) {
+// allowance is what is left of a limit for a minute.
+type allowance struct {
+	of          string // overRequests or overTokens
+	limit, left int
+	reset       time.Duration // until all of it is there again
+}
+
+// left is what is left of the limits for a minute that are set.
+func (l *limiter) left(now time.Time) []allowance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tell := func(what string, limiter *rate.Limiter) {
-		if limiter == nil {
-			return
+	var all []allowance
+	for _, a := range []struct {
+		of      string
+		limiter *rate.Limiter
+	}{{overRequests, l.requests}, {overTokens, l.tokens}} {
+		if a.limiter == nil {
+			continue
 		}
-		limit := limiter.Burst()
-		left := min(max(0, limiter.TokensAt(now)), float64(limit))
-		reset := time.Duration((float64(limit) - left) / float64(limiter.Limit()) * float64(time.Second))
-		h.Set("x-ratelimit-limit-"+what, strconv.Itoa(limit))
-		h.Set("x-ratelimit-remaining-"+what, strconv.Itoa(int(left)))
-		h.Set("x-ratelimit-reset-"+what, reset.Round(time.Millisecond).String())
+		limit := a.limiter.Burst()
+		left := min(max(0, a.limiter.TokensAt(now)), float64(limit))
+		reset := time.Duration((float64(limit) - left) / float64(a.limiter.Limit()) * float64(time.Second))
+		all = append(all, allowance{of: a.of, limit: limit, left: int(left), reset: reset})
 	}
-	tell("requests", l.requests)
-	tell("tokens", l.tokens)
+	return all
 }
 
 // setRetryAfter gives whole seconds, rounded up, and the exact milliseconds beside them.

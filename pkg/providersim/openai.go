@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -15,17 +16,19 @@ type openAI struct{}
 
 func (s *Server) routeOpenAI(mux *http.ServeMux) {
 	d := openAI{}
-	completions := s.complete(d)
-	mux.HandleFunc("/v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Openai-Version", "2020-10-01")
-		if r.Method != http.MethodPost {
-			send(w, openAIError(http.StatusMethodNotAllowed, openAIProblem{
-				Message: fmt.Sprintf("Not allowed to %s on /v1/chat/completions.", r.Method), Type: "invalid_request_error", Code: "method_not_supported",
-			}))
-			return
-		}
-		completions(w, r)
-	})
+	for path, d := range map[string]dialect{"/v1/chat/completions": d, "/v1/responses": openAIResponses{}} {
+		complete := s.complete(d)
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Openai-Version", "2020-10-01")
+			if r.Method != http.MethodPost {
+				send(w, openAIError(http.StatusMethodNotAllowed, openAIProblem{
+					Message: fmt.Sprintf("Not allowed to %s on %s.", r.Method, path), Type: "invalid_request_error", Code: "method_not_supported",
+				}))
+				return
+			}
+			complete(w, r)
+		})
+	}
 	mux.HandleFunc("GET /v1/models", s.probe(d, func(*http.Request) response {
 		list := openAIModelList{Object: "list", Data: []openAIModel{}}
 		for _, id := range s.options.Models {
@@ -65,9 +68,21 @@ func (s *Server) openAIModel(id string) openAIModel {
 
 func (openAI) name() string { return "openai" }
 
-func (openAI) key(h http.Header) string {
+func (openAI) requestIDHeader() string { return "X-Request-Id" }
+
+func (openAI) key(h http.Header) string { return bearer(h) }
+
+func bearer(h http.Header) string {
 	key, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
 	return key
+}
+
+func (openAI) allowances(h http.Header, left []allowance, _ time.Time) {
+	for _, a := range left {
+		h.Set("x-ratelimit-limit-"+a.of, strconv.Itoa(a.limit))
+		h.Set("x-ratelimit-remaining-"+a.of, strconv.Itoa(a.left))
+		h.Set("x-ratelimit-reset-"+a.of, a.reset.Round(time.Millisecond).String())
+	}
 }
 
 // openAIRequest holds every parameter of the API; those that do not matter here are only named, because an
@@ -156,20 +171,43 @@ type openAIJSONSchema struct {
 	Schema      json.RawMessage `json:"schema"`
 }
 
-func (d openAI) parse(body []byte) (completion, *response) {
-	refuse := func(param, code, format string, args ...any) (completion, *response) {
-		refusal := openAIError(http.StatusBadRequest, openAIProblem{
-			Message: fmt.Sprintf(format, args...), Type: "invalid_request_error", Param: param, Code: code,
-		})
-		return completion{}, &refusal
+// refuseOpenAI is what parse returns of a request that is not acceptable.
+func refuseOpenAI(param, code, format string, args ...any) (completion, *response) {
+	refusal := openAIError(http.StatusBadRequest, openAIProblem{
+		Message: fmt.Sprintf(format, args...), Type: "invalid_request_error", Param: param, Code: code,
+	})
+	return completion{}, &refusal
+}
+
+// decodeOpenAI reads the body into a request that names every parameter.
+func decodeOpenAI(body []byte, into any) *response {
+	err := decodeStrictly(body, into)
+	if err == nil {
+		return nil
 	}
+	if name, ok := unknownField(err); ok {
+		_, refusal := refuseOpenAI(name, "unknown_parameter", "Unknown parameter: '%s'.", name)
+		return refusal
+	}
+	_, refusal := refuseOpenAI("", "", "We could not parse the JSON body of your request.")
+	return refusal
+}
+
+// unknownField returns the name that decodeStrictly has refused, if it did.
+func unknownField(err error) (string, bool) {
+	name, ok := strings.CutPrefix(err.Error(), "json: unknown field ")
+	return strings.Trim(name, `"`), ok
+}
+
+func isOpenAIEffort(effort string) bool {
+	return slices.Contains([]string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}, effort)
+}
+
+func (d openAI) parse(_ http.Header, body []byte) (completion, *response) {
+	refuse := refuseOpenAI
 	var r openAIRequest
-	if err := decodeStrictly(body, &r); err != nil {
-		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			name = strings.Trim(name, `"`)
-			return refuse(name, "unknown_parameter", "Unknown parameter: '%s'.", name)
-		}
-		return refuse("", "", "We could not parse the JSON body of your request.")
+	if refusal := decodeOpenAI(body, &r); refusal != nil {
+		return completion{}, refusal
 	}
 	switch {
 	case r.Model == "":
@@ -182,7 +220,7 @@ func (d openAI) parse(body []byte) (completion, *response) {
 		return refuse("n", "unsupported_value", "Unsupported value: 'n' does not support %d with this model.", *r.N)
 	case r.MaxTokens < 0 || r.MaxCompletionTokens < 0:
 		return refuse("max_completion_tokens", "integer_below_min_value", "Invalid 'max_completion_tokens': integer below minimum value.")
-	case r.ReasoningEffort != nil && !slices.Contains([]string{"none", "minimal", "low", "medium", "high", "xhigh"}, *r.ReasoningEffort):
+	case r.ReasoningEffort != nil && !isOpenAIEffort(*r.ReasoningEffort):
 		return refuse("reasoning_effort", "invalid_value", "Invalid value: '%s'.", *r.ReasoningEffort)
 	}
 	c := completion{model: r.Model, outputLimit: cmp.Or(r.MaxCompletionTokens, r.MaxTokens)}
@@ -205,6 +243,7 @@ func (d openAI) parse(body []byte) (completion, *response) {
 		return refuse("messages", "invalid_value", "Invalid 'messages': there is no user message.")
 	}
 	c.ticket = extractTicket(user)
+	c.cacheable = cacheable(c.system)
 
 	f := r.ResponseFormat
 	switch {
@@ -212,18 +251,26 @@ func (d openAI) parse(body []byte) (completion, *response) {
 		return refuse("response_format", "invalid_value", "This simulator answers structured output only: 'response_format' must be of type 'json_schema'.")
 	case f.JSONSchema == nil:
 		return refuse("response_format.json_schema", "missing_required_parameter", "Missing required parameter: 'response_format.json_schema'.")
-	case !isSchemaName(f.JSONSchema.Name):
-		return refuse("response_format.json_schema.name", "invalid_value",
-			"Invalid 'response_format.json_schema.name': expected a string that matches the pattern '^[a-zA-Z0-9_-]+$' of at most 64 characters.")
-	case f.JSONSchema.Strict == nil || !*f.JSONSchema.Strict:
-		return refuse("response_format.json_schema.strict", "invalid_value", "This simulator answers strict schemas only.")
 	}
-	departments, problem := strictDepartments(f.JSONSchema.Schema)
+	return c.answeringIn("response_format.json_schema", *f.JSONSchema)
+}
+
+// answeringIn is the request with the format that its answer must have.
+func (c completion) answeringIn(param string, f openAIJSONSchema) (completion, *response) {
+	switch {
+	case !isSchemaName(f.Name):
+		return refuseOpenAI(param+".name", "invalid_value",
+			"Invalid '%s.name': expected a string that matches the pattern '^[a-zA-Z0-9_-]+$' of at most 64 characters.", param)
+	case f.Strict == nil || !*f.Strict:
+		return refuseOpenAI(param+".strict", "invalid_value", "This simulator answers strict schemas only.")
+	}
+	departments, problem := strictDepartments(f.Schema)
 	if problem != "" {
-		return refuse("response_format", "", "Invalid schema for response_format '%s': %s", f.JSONSchema.Name, problem)
+		top, _, _ := strings.Cut(param, ".")
+		return refuseOpenAI(param, "", "Invalid schema for %s '%s': %s", top, f.Name, problem)
 	}
 	c.departments = departments
-	c.schema = string(f.JSONSchema.Schema)
+	c.schema = string(f.Schema)
 	c.inputTokens += tokens(len(c.schema))
 	return c, nil
 }

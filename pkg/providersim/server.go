@@ -97,6 +97,7 @@ func New(options Options) *Server {
 		panic(fmt.Sprintf("providersim: script: %v", err))
 	}
 	s.routeOpenAI(s.mux)
+	s.routeAnthropic(s.mux)
 	s.routeControl(s.mux)
 	return s
 }

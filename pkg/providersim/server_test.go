@@ -241,24 +241,32 @@ func TestParseRules(t *testing.T) {
 	}
 }
 
-// FuzzRequest holds that no body stops the server, and that only a whole answer is billed.
+// FuzzRequest holds that no body stops the server in any protocol, and that only a whole answer is billed.
 func FuzzRequest(f *testing.F) {
-	body, err := json.Marshal(rawBody("Help", "It is down"))
-	if err != nil {
-		f.Fatal(err)
+	for _, whole := range []any{rawBody("Help", "It is down"), rawResponse("It is down"), rawMessage("It is down")} {
+		body, err := json.Marshal(whole)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(body))
+		f.Add(strings.Replace(string(body), `"enum":[`, `"enum":[1,`, 1))
+		f.Add(strings.Replace(string(body), `-----END`, `-----END TICKET `, 1))
 	}
-	f.Add(string(body))
-	f.Add(strings.Replace(string(body), `"enum":[`, `"enum":[1,`, 1))
-	f.Add(strings.Replace(string(body), `-----END`, `-----END TICKET `, 1))
 	f.Add(`{"model":"m","messages":[{"role":"user","content":[{"text":1}]}]}`)
 	f.Add(`{"model":"m","messages":null}`)
+	f.Add(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":null}]}]}`)
+	f.Add(`{"model":"m","input":[{"role":"user","content":[1]}]}`)
 	sim := providersim.New(providersim.Options{})
 	f.Fuzz(func(t *testing.T, body string) {
-		w := httptest.NewRecorder()
-		sim.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(body)))
-		e := sim.Ledger(sim.Stats().Requests - 1)[0]
-		if e.Status != w.Code || e.Billed != (w.Code == http.StatusOK) || !json.Valid(w.Body.Bytes()) {
-			t.Errorf("status %d, entry %+v, body %s", w.Code, e, w.Body)
+		for _, path := range []string{"/v1/chat/completions", "/v1/responses", "/v1/messages"} {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+			r.Header.Set("Anthropic-Version", "2026-10-21")
+			sim.ServeHTTP(w, r)
+			e := sim.Ledger(sim.Stats().Requests - 1)[0]
+			if e.Status != w.Code || e.Billed != (w.Code == http.StatusOK) || !json.Valid(w.Body.Bytes()) {
+				t.Errorf("%s: status %d, entry %+v, body %s", path, w.Code, e, w.Body)
+			}
 		}
 	})
 }
