@@ -68,7 +68,7 @@ func checks() []check {
 			(*fscksql.Queries).KeyDiffers),
 		promise("content_differs", "work and results have the content of the ticket they name",
 			(*fscksql.Queries).ContentDiffers),
-		promise("result_without_answer", "a result names the answered call of its key that it came from",
+		promise("result_without_answer", "a result names the answered call, of its key and version, that it came from",
 			(*fscksql.Queries).ResultWithoutAnswer),
 		promise("answer_off_contract", "a result has a department and the prompt version of its version, and a policy",
 			(*fscksql.Queries).AnswerOffContract),

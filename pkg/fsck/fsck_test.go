@@ -176,8 +176,8 @@ var breakages = map[string]map[string]func(*world) string{
 			return "1"
 		},
 		"another version": func(w *world) string {
-			w.exec("UPDATE model_call SET version_id = 'next' WHERE id = $1", w.calls["answered"])
-			return w.calls["answered"].String()
+			w.exec("UPDATE model_call SET version_id = 'next' WHERE id = $1", w.calls["lost"])
+			return w.calls["lost"].String()
 		},
 	},
 	"response_lost": {
@@ -284,6 +284,10 @@ var breakages = map[string]map[string]func(*world) string{
 		},
 		"a call of another key": func(w *world) string {
 			w.exec("UPDATE evaluation_result SET model_call_id = $2 WHERE idempotency_key = $1", string(w.keys["answered"]), w.calls["saved and judged"])
+			return string(w.keys["answered"])
+		},
+		"a call of another version": func(w *world) string {
+			w.exec("UPDATE model_call SET version_id = 'next' WHERE id = $1", w.calls["answered"])
 			return string(w.keys["answered"])
 		},
 		"a call that was lost": func(w *world) string {

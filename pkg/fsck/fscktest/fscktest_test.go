@@ -21,8 +21,9 @@ type observed struct {
 
 func (o *observed) Logf(format string, args ...any)   { fmt.Fprintf(&o.log, format+"\n", args...) }
 func (o *observed) Errorf(format string, args ...any) { fmt.Fprintf(&o.errors, format+"\n", args...) }
-func (o *observed) Fatal(args ...any)                 { fmt.Fprintln(&o.errors, args...); o.FailNow() }
-func (o *observed) FailNow()                          { o.failed = true; runtime.Goexit() }
+
+func (o *observed) Fatal(args ...any) { fmt.Fprintln(&o.errors, args...); o.FailNow() }
+func (o *observed) FailNow()          { o.failed = true; runtime.Goexit() }
 
 func TestRequire(t *testing.T) {
 	t.Parallel()
