@@ -1,0 +1,31 @@
+// Package prune deletes the requests of clients whose retention is over; their keys are free again.
+package prune
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
+)
+
+const batch = 2000
+
+// Run prunes until nothing is left that nobody else is at. What it returns was done, also beside an error.
+func Run(ctx context.Context, db postgres.Beginner) (total int, err error) {
+	for {
+		var n int
+		err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
+			n, err = ticketdb.PruneRequests(ctx, tx, batch)
+			return err
+		})
+		if err != nil {
+			return total, err
+		}
+		total += n
+		if n < batch {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,36 @@
+// Package reclaim takes expired leases back when no worker lives to do it.
+//
+// An expired lease never proves a death, so nothing is taken for undone: an open call of such a lease is closed as
+// unknown, and its work goes on only as its version allows.
+package reclaim
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/postgres"
+)
+
+const batch = 500
+
+// Run reclaims until no expired lease is left that nobody else is at. What it returns was done, also beside an error.
+func Run(ctx context.Context, db postgres.Beginner) (total outbox.Reclaimed, err error) {
+	for {
+		var r outbox.Reclaimed
+		err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
+			r, err = outbox.Reclaim(ctx, tx, batch)
+			return err
+		})
+		if err != nil {
+			return total, err
+		}
+		total.Pending += r.Pending
+		total.Dead += r.Dead
+		total.Unknown += r.Unknown
+		if r.Pending+r.Dead < batch {
+			return total, nil
+		}
+	}
+}

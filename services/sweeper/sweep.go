@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/evalonce/evalonce/pkg/fsck"
+	"github.com/evalonce/evalonce/pkg/ledger"
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/services/sweeper/internal/prune"
+	"github.com/evalonce/evalonce/services/sweeper/internal/reclaim"
+	"github.com/evalonce/evalonce/services/sweeper/internal/reconcile"
+)
+
+const monthsAhead = 3
+
+// summary is what a sweep did, and the line it prints.
+type summary struct {
+	ReclaimedPending int      `json:"reclaimed_pending"`
+	ReclaimedDead    int      `json:"reclaimed_dead"`
+	UnknownCalls     int      `json:"unknown_calls"`
+	PrunedRequests   int      `json:"pruned_requests"`
+	PartitionsMade   int      `json:"partitions_made"`
+	Reconciled       int      `json:"reconciled"`           // tickets
+	Violations       *int     `json:"violations,omitempty"` // absent when nobody looked
+	DurationMS       int64    `json:"duration_ms"`
+	Skipped          []string `json:"skipped"` // "step: reason"
+	Failed           []string `json:"failed"`  // steps; the log says why
+}
+
+func (s summary) print(w io.Writer) error {
+	if err := json.NewEncoder(w).Encode(s); err != nil {
+		return fmt.Errorf("print what the sweep did: %w", err)
+	}
+	return nil
+}
+
+func (s summary) err() error {
+	var problems []error
+	if len(s.Failed) > 0 {
+		problems = append(problems, fmt.Errorf("steps failed: %s", strings.Join(s.Failed, ", ")))
+	}
+	if s.Violations != nil && *s.Violations > 0 {
+		problems = append(problems, fmt.Errorf("fsck found %d violations", *s.Violations))
+	}
+	return errors.Join(problems...)
+}
+
+// skipped is the good reason of a step to do nothing, or not all.
+type skipped string
+
+func (s skipped) Error() string { return string(s) }
+
+// sweep takes every step, whatever becomes of the others.
+func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
+	began := time.Now()
+	s := summary{Skipped: []string{}, Failed: []string{}}
+	take := func(step string, run func() error) {
+		err := run()
+		var reason skipped
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			s.Skipped = append(s.Skipped, step+": "+context.Cause(ctx).Error())
+		case errors.As(err, &reason):
+			s.Skipped = append(s.Skipped, step+": "+string(reason))
+		default:
+			s.Failed = append(s.Failed, step)
+			slog.ErrorContext(ctx, "a step of the sweep failed", slog.String("step", step), slog.Any("error", err))
+		}
+	}
+	take("reclaim", func() error {
+		r, err := reclaim.Run(ctx, db)
+		s.ReclaimedPending, s.ReclaimedDead, s.UnknownCalls = r.Pending, r.Dead, r.Unknown
+		return err
+	})
+	take("prune", func() (err error) {
+		s.PrunedRequests, err = prune.Run(ctx, db)
+		return err
+	})
+	take("partitions", func() (err error) {
+		s.PartitionsMade, err = ensurePartitions(ctx, db)
+		return err
+	})
+	take("reconcile", func() (err error) {
+		s.Reconciled, err = reconcile.Run(ctx, db, cfg.window())
+		if errors.Is(err, versiondb.ErrNoActive) {
+			return skipped("no version is active")
+		}
+		return err
+	})
+	if cfg.Fsck {
+		take("fsck", func() error {
+			report, err := fsck.Run(ctx, db, fsck.Options{StatementTimeout: cfg.FsckTimeout, Found: logFinding(ctx)})
+			violations := 0
+			for _, f := range report.Violations {
+				violations += f.Count
+			}
+			if err == nil || violations > 0 {
+				s.Violations = &violations
+			}
+			return err
+		})
+	}
+	s.DurationMS = time.Since(began).Milliseconds()
+	return s
+}
+
+func logFinding(ctx context.Context) func(fsck.Finding) {
+	return func(f fsck.Finding) {
+		attrs := []slog.Attr{
+			slog.String("check", f.Name), slog.String("promise", f.Promise), slog.Int("count", f.Count), slog.Any("examples", f.Examples),
+		}
+		if f.Note {
+			slog.LogAttrs(ctx, slog.LevelInfo, "a state to look at if it stays", attrs...)
+			return
+		}
+		slog.LogAttrs(ctx, slog.LevelError, "a promise is broken", attrs...)
+	}
+}
+
+// partitionLockTimeout bounds how long a new partition waits for whoever reads the ledger: all claims wait behind it.
+const partitionLockTimeout = "1s"
+
+// ensurePartitions gives way to long transactions, such as a backup or an fsck. Months are made long before they
+// are needed, so the next sweep is early enough.
+func ensurePartitions(ctx context.Context, db postgres.Beginner) (made int, err error) {
+	err = postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+partitionLockTimeout+"'"); err != nil {
+			return fmt.Errorf("set the lock timeout: %w", err)
+		}
+		made, err = ledger.EnsurePartitions(ctx, tx, monthsAhead)
+		return err
+	})
+	if err == nil {
+		return made, nil
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == lockNotAvailable {
+		return 0, skipped("a long transaction reads the ledger")
+	}
+	return 0, err
+}
+
+const lockNotAvailable = "55P03" // SQLSTATE
