@@ -205,7 +205,7 @@ func (w *world) request(name string, n int, retention time.Duration) {
 	})
 }
 
-// nextMonth takes the ledger's partition of the next month away.
+// dropNextMonth takes the ledger's partition of the next month away.
 func (w *world) dropNextMonth() {
 	w.t.Helper()
 	w.exec("DROP TABLE " + get[string](w, "SELECT 'model_call_' || to_char(date_trunc('month', now() AT TIME ZONE 'UTC') + interval '1 month', 'YYYY_MM')"))
@@ -213,7 +213,7 @@ func (w *world) dropNextMonth() {
 
 func config48h() Config { return Config{ReconcileWindow: 48 * time.Hour, FsckTimeout: time.Minute} }
 
-// sweep sweeps once and leaves the time it took out.
+// sweep sweeps once, and leaves out the time it took.
 func (w *world) sweep(change ...func(*Config)) summary {
 	w.t.Helper()
 	cfg := config48h()
