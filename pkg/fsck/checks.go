@@ -36,6 +36,8 @@ func checks() []check {
 
 		promise("response_bought_again", "once a response has arrived, its key is never asked for again",
 			(*fscksql.Queries).ResponseBoughtAgain),
+		promise("paid_twice", "of the responses of a key all but one came late, when their calls had been taken for lost",
+			(*fscksql.Queries).PaidTwice),
 		promise("paid_too_often", "the calls of a key that are paid, or may be, are at most one more than its version allows unknown ones",
 			(*fscksql.Queries).PaidTooOften),
 		promise("unknown_calls_differ", "work counts the calls of unknown outcome that the ledger has of it",

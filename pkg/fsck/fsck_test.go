@@ -89,7 +89,7 @@ var breakages = map[string]map[string]func(*world) string{
 	},
 	"response_bought_again": {
 		"after the answer": func(w *world) string {
-			w.call(w.keys["answered"], "v1", "answered", time.Second)
+			w.call(w.keys["answered"], "v1", "unknown", time.Second)
 			return string(w.keys["answered"])
 		},
 		"after a refusal, without success": func(w *world) string {
@@ -99,6 +99,23 @@ var breakages = map[string]map[string]func(*world) string{
 		"in spite of a saved response": func(w *world) string {
 			w.call(w.keys["saved"], "v1", "failed", time.Second)
 			return string(w.keys["saved"])
+		},
+	},
+	"paid_twice": {
+		"beside the answer": func(w *world) string {
+			w.call(w.keys["answered"], "v1", "answered", -time.Hour)
+			w.exec("UPDATE model_call SET finished_at = now() + interval '1 hour' WHERE idempotency_key = $1 AND id <> $2",
+				string(w.keys["answered"]), w.calls["answered"])
+			return string(w.keys["answered"])
+		},
+		"beside a late answer": func(w *world) string {
+			w.exec("UPDATE model_call SET late = false WHERE id = $1", w.calls["late"])
+			return string(w.keys["late"])
+		},
+		"twice refused": func(w *world) string {
+			w.call(w.keys["refused"], "v1", "rejected", -time.Hour)
+			w.exec("UPDATE model_call SET finished_at = now() + interval '1 hour' WHERE idempotency_key = $1", string(w.keys["refused"]))
+			return string(w.keys["refused"])
 		},
 	},
 	"paid_too_often": {
@@ -121,6 +138,10 @@ var breakages = map[string]map[string]func(*world) string{
 		"forgotten": func(w *world) string {
 			w.exec("UPDATE evaluation_outbox SET unknown_calls = 0 WHERE idempotency_key = $1", string(w.keys["unknown once"]))
 			return string(w.keys["unknown once"])
+		},
+		"late": func(w *world) string {
+			w.exec("UPDATE model_call SET late = false WHERE id = $1", w.calls["refused late"])
+			return string(w.keys["refused late"])
 		},
 		"never made": func(w *world) string {
 			w.exec("UPDATE evaluation_outbox SET unknown_calls = 1 WHERE idempotency_key = $1", string(w.keys["pending"]))
@@ -348,7 +369,7 @@ var breakages = map[string]map[string]func(*world) string{
 			return late.CallID.String()
 		},
 		"answered": func(w *world) string {
-			w.exec("UPDATE model_call SET outcome = 'saved', response = '{}', finished_at = now() + interval '1 hour' WHERE id = $1", w.calls["lost"])
+			w.exec("UPDATE model_call SET outcome = 'saved', late = true, response = '{}', finished_at = now() + interval '1 hour' WHERE id = $1", w.calls["lost"])
 			return w.calls["lost"].String()
 		},
 	},

@@ -29,8 +29,7 @@ ORDER BY 1 LIMIT @examples;
 -- name: ResponseBoughtAgain :many
 -- Once a response has arrived no further call of its key is opened. Two calls may both be answered all the same:
 -- the second was opened while the first was taken for lost. A call's id has the time it was opened at, in
--- milliseconds; a call that never left is none. The time of a response is the start of the transaction that stored
--- it, so one that began just before the second call was opened, and came to lock the work just after, is misjudged.
+-- milliseconds; a call that never left is none. Both times are taken under the lock of the work.
 SELECT x.idempotency_key AS id, count(*) OVER () AS count
 FROM model_call x
 JOIN model_call y ON y.idempotency_key = x.idempotency_key AND y.outcome <> 'unsent'
@@ -39,6 +38,19 @@ WHERE x.outcome <> 'unsent'
   AND (x.outcome IN ('saved', 'rejected', 'answered') AND y.id >= uuid_v7_floor(x.finished_at + interval '1 millisecond')
        OR y.outcome IN ('saved', 'rejected', 'answered') AND x.id >= uuid_v7_floor(y.finished_at + interval '1 millisecond'))
 GROUP BY x.idempotency_key
+ORDER BY 1 LIMIT @examples;
+
+-- name: PaidTwice :many
+-- A response that comes in time ends the calls of its key. It is told apart from a late one by the mark of the ledger
+-- and not by the times, which a saved response changes when it is judged.
+SELECT x.idempotency_key AS id, count(*) OVER () AS count
+FROM model_call x
+WHERE x.outcome IN ('saved', 'rejected', 'answered') AND NOT x.late
+  AND NOT EXISTS (SELECT FROM evaluation_result n WHERE n.model_call_id = x.id)
+GROUP BY x.idempotency_key
+HAVING count(*) + EXISTS (SELECT FROM evaluation_result r JOIN model_call m ON m.id = r.model_call_id
+                          WHERE r.idempotency_key = x.idempotency_key AND m.idempotency_key = x.idempotency_key
+                            AND m.outcome = 'answered' AND NOT m.late)::int > 1
 ORDER BY 1 LIMIT @examples;
 
 -- name: PaidTooOften :many
@@ -56,17 +68,17 @@ HAVING count(*) + EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_ke
 ORDER BY 1 LIMIT @examples;
 
 -- name: UnknownCallsDiffer :many
--- A late response takes a call from the ledger's unknown ones and leaves the count of the work as it is. Work beside
--- a result may have been made anew, with a count of its own.
+-- A late response makes a known call of an unknown one, and leaves the count as it is. Work beside a result may have
+-- been made anew, with a count of its own.
 SELECT o.idempotency_key AS id, count(*) OVER () AS count
 FROM evaluation_outbox o
 LEFT JOIN (
-  SELECT m.idempotency_key, count(*) FILTER (WHERE m.outcome = 'unknown') AS unknown, count(*) AS unknown_or_late
+  SELECT m.idempotency_key, count(*) AS unknown
   FROM model_call m
-  WHERE m.outcome IN ('unknown', 'saved', 'rejected')
+  WHERE m.outcome = 'unknown' OR m.late
   GROUP BY m.idempotency_key
 ) c ON c.idempotency_key = o.idempotency_key
-WHERE o.unknown_calls NOT BETWEEN coalesce(c.unknown, 0) AND coalesce(c.unknown_or_late, 0)
+WHERE o.unknown_calls <> coalesce(c.unknown, 0)
   AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
 ORDER BY 1 LIMIT @examples;
 

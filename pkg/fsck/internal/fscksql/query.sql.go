@@ -566,6 +566,45 @@ func (q *Queries) PaidTooOften(ctx context.Context, examples int32) ([]PaidTooOf
 	return items, nil
 }
 
+const paidTwice = `-- name: PaidTwice :many
+SELECT x.idempotency_key AS id, count(*) OVER () AS count
+FROM model_call x
+WHERE x.outcome IN ('saved', 'rejected', 'answered') AND NOT x.late
+  AND NOT EXISTS (SELECT FROM evaluation_result n WHERE n.model_call_id = x.id)
+GROUP BY x.idempotency_key
+HAVING count(*) + EXISTS (SELECT FROM evaluation_result r JOIN model_call m ON m.id = r.model_call_id
+                          WHERE r.idempotency_key = x.idempotency_key AND m.idempotency_key = x.idempotency_key
+                            AND m.outcome = 'answered' AND NOT m.late)::int > 1
+ORDER BY 1 LIMIT $1
+`
+
+type PaidTwiceRow struct {
+	ID    string
+	Count int64
+}
+
+// A response that comes in time ends the calls of its key. It is told apart from a late one by the mark of the ledger
+// and not by the times, which a saved response changes when it is judged.
+func (q *Queries) PaidTwice(ctx context.Context, examples int32) ([]PaidTwiceRow, error) {
+	rows, err := q.db.Query(ctx, paidTwice, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PaidTwiceRow
+	for rows.Next() {
+		var i PaidTwiceRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const requestWithoutTicket = `-- name: RequestWithoutTicket :many
 SELECT r.ticket_id::text AS id, count(*) OVER () AS count
 FROM client_request r
@@ -619,8 +658,7 @@ type ResponseBoughtAgainRow struct {
 
 // Once a response has arrived no further call of its key is opened. Two calls may both be answered all the same:
 // the second was opened while the first was taken for lost. A call's id has the time it was opened at, in
-// milliseconds; a call that never left is none. The time of a response is the start of the transaction that stored
-// it, so one that began just before the second call was opened, and came to lock the work just after, is misjudged.
+// milliseconds; a call that never left is none. Both times are taken under the lock of the work.
 func (q *Queries) ResponseBoughtAgain(ctx context.Context, examples int32) ([]ResponseBoughtAgainRow, error) {
 	rows, err := q.db.Query(ctx, responseBoughtAgain, examples)
 	if err != nil {
@@ -868,12 +906,12 @@ const unknownCallsDiffer = `-- name: UnknownCallsDiffer :many
 SELECT o.idempotency_key AS id, count(*) OVER () AS count
 FROM evaluation_outbox o
 LEFT JOIN (
-  SELECT m.idempotency_key, count(*) FILTER (WHERE m.outcome = 'unknown') AS unknown, count(*) AS unknown_or_late
+  SELECT m.idempotency_key, count(*) AS unknown
   FROM model_call m
-  WHERE m.outcome IN ('unknown', 'saved', 'rejected')
+  WHERE m.outcome = 'unknown' OR m.late
   GROUP BY m.idempotency_key
 ) c ON c.idempotency_key = o.idempotency_key
-WHERE o.unknown_calls NOT BETWEEN coalesce(c.unknown, 0) AND coalesce(c.unknown_or_late, 0)
+WHERE o.unknown_calls <> coalesce(c.unknown, 0)
   AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
 ORDER BY 1 LIMIT $1
 `
@@ -883,8 +921,8 @@ type UnknownCallsDifferRow struct {
 	Count int64
 }
 
-// A late response takes a call from the ledger's unknown ones and leaves the count of the work as it is. Work beside
-// a result may have been made anew, with a count of its own.
+// A late response makes a known call of an unknown one, and leaves the count as it is. Work beside a result may have
+// been made anew, with a count of its own.
 func (q *Queries) UnknownCallsDiffer(ctx context.Context, examples int32) ([]UnknownCallsDifferRow, error) {
 	rows, err := q.db.Query(ctx, unknownCallsDiffer, examples)
 	if err != nil {
