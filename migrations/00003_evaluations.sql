@@ -103,8 +103,10 @@ CREATE TABLE model_call (
   CHECK (outcome NOT IN ('failed', 'unknown', 'rejected') OR (class IS NOT NULL AND reason IS NOT NULL))
 ) PARTITION BY RANGE (id);
 CREATE INDEX model_call_key ON model_call (idempotency_key);
--- What is paid for and not yet an answer; empty but for the moments after a failure.
-CREATE INDEX model_call_saved ON model_call (idempotency_key) WHERE outcome = 'saved';
+-- What is paid for and is to be judged before another call may be made: a response that is not yet an answer, and
+-- one that came late and was none. Empty but for the moments after a failure.
+CREATE INDEX model_call_unjudged ON model_call (idempotency_key)
+  WHERE outcome = 'saved' OR outcome = 'rejected' AND late;
 CREATE INDEX model_call_open ON model_call (lease_id) WHERE outcome = 'open';
 CREATE TABLE model_call_default PARTITION OF model_call DEFAULT;
 

@@ -2,7 +2,8 @@
 -- Closes calls with what became of them. A call is closed once, but for one of unknown outcome whose response
 -- came after all, and one whose response was saved and is now judged. Tokens of -1 are not known.
 UPDATE model_call m
-SET outcome = u.outcome, finished_at = clock_timestamp(), late = m.late OR m.outcome = 'unknown',
+SET outcome = u.outcome, late = m.late OR m.outcome = 'unknown',
+    finished_at = CASE WHEN m.outcome = 'saved' THEN m.finished_at ELSE clock_timestamp() END,
     class = nullif(u.class, ''), reason = nullif(u.reason, ''), error = nullif(u.error, ''),
     http_status = coalesce(nullif(u.http_status, 0), m.http_status),
     provider_request_id = coalesce(nullif(u.provider_request_id, ''), m.provider_request_id),

@@ -27,8 +27,9 @@ type Claimed struct {
 	Age          time.Duration
 	TraceContext string
 
-	// One of three: the key is Answered; or a response of an earlier call was saved and never became a result
-	// (SavedCallID, SavedResponse); or CallID is the ledger's open row of the call that may now be made.
+	// One of three: the key is Answered; or a response of an earlier call has arrived that is to be judged before
+	// another is asked for (SavedCallID, SavedResponse); or CallID is the ledger's open row of the call that may now
+	// be made.
 	Answered      bool
 	SavedCallID   uuid.UUID
 	SavedResponse []byte

@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -49,10 +48,7 @@ func TestEnqueueOnDeadWork(t *testing.T) {
 			w.enqueue(0, 1)
 			c := w.claimOne("a")
 			w.exec("UPDATE evaluation_outbox SET attempts = 8")
-			w.tx(func(ctx context.Context, tx pgx.Tx) error {
-				_, err := outbox.Bury(ctx, tx, []outbox.Burial{{Lease: c.Lease, Failure: failure.New(reason, "", nil)}})
-				return err
-			})
+			w.bury(c, reason)
 			w.enqueue(0, 1)
 			got := w.row(c.Key)
 			want := row{Status: "dead", Attempts: 8, LastClass: string(reason.Class()), LastReason: string(reason)}
@@ -92,16 +88,8 @@ func TestFinishWaitsForFollowers(t *testing.T) {
 			defer close(finished)
 			w.finish(c)
 		}()
-		// The finish is seen waiting for this transaction's lock.
-		for deadline := time.Now().Add(10 * time.Second); ; {
-			if get[bool](w, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')") {
-				return nil
-			}
-			if time.Now().After(deadline) {
-				t.Error("the finish did not wait for its follower")
-				return nil
-			}
-		}
+		w.untilSomeoneWaits()
+		return nil
 	})
 	<-finished
 	if n := get[int](w, "SELECT count(*) FROM evaluation_outbox"); n != 0 {

@@ -86,6 +86,111 @@ func TestLateVerdictsAreFinal(t *testing.T) {
 	}
 }
 
+// A late answer finishes what its successor would bury.
+func TestBurialAfterALateAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.enqueue(0, 1)
+	a := w.claimOne("a")
+	w.expire()
+	b := w.claimOne("b")
+	w.finish(a)
+	w.bury(b, failure.Refusal)
+	if n := get[int](w, "SELECT count(*) FROM evaluation_outbox"); n != 0 {
+		t.Error("a dead letter remains beside a result")
+	}
+	if got := get[uuid.UUID](w, "SELECT model_call_id FROM evaluation_result"); got != a.CallID {
+		t.Error("the result is not the late answer")
+	}
+}
+
+// The same when the two transactions overlap: the burial waits for the answer, or the answer for the burial.
+func TestBurialBesideALateAnswer(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"answer", "burial"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.enqueue(0, 1)
+			a := w.claimOne("a")
+			w.expire()
+			b := w.claimOne("b")
+			answer := func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := outbox.Finish(ctx, tx, []outbox.Lease{a.Lease}); err != nil {
+					return err
+				}
+				_, err := ledger.Save(ctx, tx, []ledger.Result{w.resultOf(a)})
+				return err
+			}
+			burial := func(ctx context.Context, tx pgx.Tx) error {
+				_, err := outbox.Bury(ctx, tx, []outbox.Burial{{Lease: b.Lease, Failure: failure.New(failure.Refusal, "", nil)}})
+				return err
+			}
+			one, other := answer, burial
+			if first == "burial" {
+				one, other = burial, answer
+			}
+			done := make(chan error, 1)
+			w.tx(func(ctx context.Context, tx pgx.Tx) error {
+				if err := one(ctx, tx); err != nil {
+					return err
+				}
+				go func() { done <- postgres.InTx(t.Context(), w.db, other) }()
+				w.untilSomeoneWaits()
+				return nil
+			})
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if n := get[int](w, "SELECT count(*) FROM evaluation_outbox"); n != 0 {
+				t.Error("a dead letter remains beside a result")
+			}
+		})
+	}
+}
+
+// A late response that can be no answer is not forgotten while another worker holds the work: when that one's call
+// fails, the response that is here is judged, and none is bought.
+func TestLateRejectionIsJudgedBeforeAnotherCall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.enqueue(0, 1)
+	a := w.claimOne("a")
+	w.expire()
+	b := w.claimOne("b")
+	refusal := failure.New(failure.Refusal, "", nil)
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := outbox.Bury(ctx, tx, []outbox.Burial{{Lease: a.Lease, Failure: refusal}}); err != nil {
+			return err
+		}
+		return ledger.Close(ctx, tx, []ledger.Closure{{CallID: a.CallID, Outcome: ledger.Rejected, Failure: refusal, Response: []byte("no")}})
+	})
+	if w.row(b.Key).Owner != "b" {
+		t.Fatal("the late verdict took the row from its holder")
+	}
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := outbox.PutBack(ctx, tx, []outbox.Retry{{Lease: b.Lease, Failure: failure.New(failure.ServerError, "", nil)}})
+		return err
+	})
+	c := w.claimOne("c")
+	if c.SavedCallID != a.CallID || string(c.SavedResponse) != "no" || c.CallID != uuid.Nil {
+		t.Errorf("claimed %+v, want the late response and no call", c)
+	}
+}
+
+// What was a transient verdict on a lost lease says nothing of work that somebody put back since.
+func TestLateTransientVerdictBuriesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.enqueue(0, 1)
+	a := w.claimOne("a")
+	w.expire()
+	w.bury(a, failure.TooOld)
+	if got := w.row(a.Key); got.Status != "pending" {
+		t.Errorf("row is %+v, want pending", got)
+	}
+}
+
 // Of two results the first written stays, and both calls are on record.
 func TestFirstResultWins(t *testing.T) {
 	t.Parallel()

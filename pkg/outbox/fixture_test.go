@@ -12,6 +12,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/pgtest"
@@ -159,6 +160,27 @@ func (w *world) finish(c outbox.Claimed) {
 		_, err := ledger.Save(ctx, tx, []ledger.Result{w.resultOf(c)})
 		return err
 	})
+}
+
+func (w *world) bury(c outbox.Claimed, reason failure.Reason) {
+	w.t.Helper()
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := outbox.Bury(ctx, tx, []outbox.Burial{{Lease: c.Lease, Failure: failure.New(reason, "", nil)}})
+		return err
+	})
+}
+
+// untilSomeoneWaits returns once a session waits for another's lock.
+func (w *world) untilSomeoneWaits() {
+	w.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if get[bool](w, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')") {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatal("nobody waits for a lock")
+		}
+	}
 }
 
 type row struct {

@@ -106,8 +106,9 @@ type Burial struct {
 	Failure *failure.Failure
 }
 
-// Bury makes dead letters of work whose lease holds, and of work that waits with no lease at all: a verdict on
-// a response that came late is as final as any. The keys buried come back.
+// Bury makes dead letters of work whose lease holds, and, where the verdict is permanent, of work that waits with no
+// lease at all: one on a response that came late is as final as any. Work whose result is here is finished instead.
+// The keys buried come back.
 func Bury(ctx context.Context, tx pgx.Tx, burials []Burial) (map[content.Key]bool, error) {
 	if len(burials) == 0 {
 		return nil, nil
@@ -121,7 +122,11 @@ func Bury(ctx context.Context, tx pgx.Tx, burials []Burial) (map[content.Key]boo
 		p.Reasons = append(p.Reasons, string(b.Failure.Reason))
 		p.Errors = append(p.Errors, b.Failure.Detail)
 	}
-	keys, err := outboxsql.New(tx).Bury(ctx, p)
+	q := outboxsql.New(tx)
+	if err := q.LockForBurial(ctx, p.Keys); err != nil {
+		return nil, fmt.Errorf("lock %d evaluations to bury: %w", len(burials), err)
+	}
+	keys, err := q.Bury(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("bury %d evaluations: %w", len(burials), err)
 	}

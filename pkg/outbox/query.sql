@@ -67,7 +67,7 @@ WITH picked AS MATERIALIZED (
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
     SELECT m.id, m.response FROM model_call m
-    WHERE m.idempotency_key = c.idempotency_key AND m.outcome = 'saved' LIMIT 1
+    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) LIMIT 1
   ) s ON true
 ), opened AS (
   INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt)
@@ -100,15 +100,20 @@ WHERE u.lease NOT IN (
   SELECT q.lease_id FROM evaluation_outbox q WHERE q.locked_by = @worker::text AND q.status = 'processing');
 
 -- name: Finish :many
--- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now
--- stays; that worker, or the next claim, finds the result. The keys deleted come back.
-WITH owned AS MATERIALIZED (
-  SELECT o.idempotency_key
+-- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now stays;
+-- that worker, or the next claim, finds the result. It is locked all the same, so that a burial by that worker
+-- comes before this transaction, or sees its result. The keys deleted come back.
+WITH locked AS MATERIALIZED (
+  SELECT o.idempotency_key, o.lease_id -- as they are once the lock is had
   FROM evaluation_outbox o
-  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease OR o.lease_id IS NULL
+  WHERE o.idempotency_key = ANY (@keys::text[])
   ORDER BY o.idempotency_key
-  FOR UPDATE OF o
+  FOR UPDATE
+), owned AS MATERIALIZED (
+  SELECT l.idempotency_key
+  FROM locked l
+  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = l.idempotency_key
+  WHERE l.lease_id = u.lease OR l.lease_id IS NULL
 )
 DELETE FROM evaluation_outbox o
 WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
@@ -135,25 +140,35 @@ FROM owned w
 WHERE o.idempotency_key = w.idempotency_key
 RETURNING o.idempotency_key;
 
+-- name: LockForBurial :exec
+-- Before Bury and apart from it, which so sees the results of those who held the locks before.
+SELECT FROM evaluation_outbox
+WHERE idempotency_key = ANY (@keys::text[])
+ORDER BY idempotency_key
+FOR UPDATE;
+
 -- name: Bury :many
--- To the dead letters. What nobody holds is buried too: a verdict on a response that came after the lease was
--- lost is as final as any, and the next call would pay for the same one.
+-- To the dead letters. A permanent verdict buries what nobody holds, too: one on a response that came after the
+-- lease was lost is as final as any, and the next call would pay for the same. Work whose result is here, from a
+-- response that came late, is finished instead.
 WITH owned AS MATERIALIZED (
-  SELECT o.idempotency_key, u.unknown, u.class, u.reason, u.error
+  SELECT o.idempotency_key, u.unknown, u.class, u.reason, u.error,
+         EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key) AS answered
   FROM evaluation_outbox o
   JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[]), unnest(@unknowns::boolean[]), unnest(@classes::text[]),
                   unnest(@reasons::text[]), unnest(@errors::text[]))
        AS u(key, lease, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease OR o.status = 'pending'
-  ORDER BY o.idempotency_key
-  FOR NO KEY UPDATE OF o
+  WHERE o.lease_id = u.lease OR o.status = 'pending' AND u.class = 'permanent'
+), finished AS (
+  DELETE FROM evaluation_outbox o
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned WHERE answered))
 )
 UPDATE evaluation_outbox o
 SET status = 'dead', dead_at = now(), lease_id = NULL, locked_by = NULL, locked_until = NULL,
     unknown_calls = o.unknown_calls + w.unknown::int,
     last_class = w.class, last_reason = w.reason, last_error = w.error
 FROM owned w
-WHERE o.idempotency_key = w.idempotency_key
+WHERE o.idempotency_key = w.idempotency_key AND NOT w.answered
 RETURNING o.idempotency_key;
 
 -- name: Release :many
@@ -196,7 +211,8 @@ WITH expired AS MATERIALIZED (
          l.lease_id IS NOT NULL
            AND (v.unknown_policy = 'hold' OR e.unknown_calls + 1 > v.max_unknown_calls OR e.attempts >= v.max_attempts)
            AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
-           AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key AND m.outcome = 'saved') AS dead
+           AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key
+                             AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late)) AS dead
   FROM expired e
   JOIN evaluator_version v ON v.id = e.version_id
   LEFT JOIN lost l ON l.lease_id = e.lease_id
