@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -141,9 +142,11 @@ func ensurePartitions(ctx context.Context, db postgres.Beginner) (made int, err 
 			return fmt.Errorf("set the lock timeout: %w", err)
 		}
 		made, err = ledger.EnsurePartitions(ctx, tx, monthsAhead)
+		crashpoint.PassIf(made > 0, crashpoint.SweepPartitioned)
 		return err
 	})
 	if err == nil {
+		crashpoint.PassIf(made > 0, crashpoint.SweepPartitionCommitted)
 		return made, nil
 	}
 	var pg *pgconn.PgError

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 )
@@ -18,11 +19,13 @@ func Run(ctx context.Context, db postgres.Beginner) (total int, err error) {
 		var n int
 		err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
 			n, err = ticketdb.PruneRequests(ctx, tx, batch)
+			crashpoint.PassIf(n > 0, crashpoint.SweepPruned)
 			return err
 		})
 		if err != nil {
 			return total, err
 		}
+		crashpoint.PassIf(n > 0, crashpoint.SweepPruneCommitted)
 		total += n
 		if n < batch {
 			return total, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
 )
@@ -21,11 +22,13 @@ func Run(ctx context.Context, db postgres.Beginner) (total outbox.Reclaimed, err
 		var r outbox.Reclaimed
 		err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
 			r, err = outbox.Reclaim(ctx, tx, batch)
+			crashpoint.PassIf(r != outbox.Reclaimed{}, crashpoint.SweepReclaimed)
 			return err
 		})
 		if err != nil {
 			return total, err
 		}
+		crashpoint.PassIf(r != outbox.Reclaimed{}, crashpoint.SweepReclaimCommitted)
 		total.Pending += r.Pending
 		total.Dead += r.Dead
 		total.Unknown += r.Unknown

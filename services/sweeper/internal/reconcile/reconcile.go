@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -84,11 +85,13 @@ func mend(ctx context.Context, db postgres.Beginner, window time.Duration, befor
 			}
 			jobs = jobs[n:]
 		}
+		crashpoint.Pass(crashpoint.SweepReconciled)
 		return nil
 	})
 	if err != nil {
 		return 0, err
 	}
+	crashpoint.PassIf(mended > 0, crashpoint.SweepReconcileCommitted)
 	return mended, nil
 }
 
