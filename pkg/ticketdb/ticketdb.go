@@ -84,7 +84,7 @@ type Position struct {
 
 const (
 	// scanWindow bounds the tickets that one page of a filtered list looks at.
-	scanWindow = 20_000
+	scanWindow = 5_000
 	// pageBytes bounds the text of one page; a page has at least one ticket all the same.
 	pageBytes = 2 << 20
 )
