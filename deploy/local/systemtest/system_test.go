@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
@@ -38,29 +41,55 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// options of a system; the zero value is a healthy one.
+type options struct {
+	bin      string // directory of the binaries; the product's own when empty
+	database string // address; a database of the test's own when empty
+	through  string // address of the database as the product is told it; the database's when empty
+	rules    []providersim.Rule
+	latency  providersim.Latency
+	version  func(*evaluation.Version)
+	api      []string // more of ticket-api's environment
+}
+
 // system is the product around a database and a provider of the test's own. The simulator runs in the test's
 // process, which so survives what happens to the product's.
 type system struct {
-	t     *testing.T
-	ctx   context.Context
-	stack *stack.Stack
-	db    *pgxpool.Pool
-	sim   *providersim.Server
-	api   ticketv1.TicketServiceClient
+	t       *testing.T
+	ctx     context.Context // with the client's token
+	stack   *stack.Stack
+	db      *pgxpool.Pool
+	sim     *providersim.Server
+	server  *stack.API // ticket-api
+	api     ticketv1.TicketServiceClient
+	version evaluation.Version
 }
 
 func newSystem(t *testing.T, rules ...providersim.Rule) *system {
 	t.Helper()
+	return startSystem(t, options{rules: rules})
+}
+
+func startSystem(t *testing.T, o options) *system {
+	t.Helper()
 	s := &system{t: t}
-	url := pgtest.URL(t)
-	s.db = pgtest.Pool(t, url)
-	s.sim = providersim.New(providersim.Options{Script: rules})
+	if o.bin == "" {
+		o.bin = binaries
+	}
+	if o.database == "" {
+		o.database = pgtest.URL(t)
+	}
+	if o.through == "" {
+		o.through = o.database
+	}
+	s.db = pgtest.Pool(t, o.database)
+	s.sim = providersim.New(providersim.Options{Script: o.rules, Latency: o.latency})
 	if err := s.sim.Start(""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.sim.Close() })
 	var err error
-	if s.stack, err = stack.New(t.Context(), stack.Options{Bin: binaries, Dir: t.TempDir()}); err != nil {
+	if s.stack, err = stack.New(t.Context(), stack.Options{Bin: o.bin, Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -68,27 +97,32 @@ func newSystem(t *testing.T, rules ...providersim.Rule) *system {
 			t.Errorf("stop the system: %v", err)
 		}
 	})
-	s.stack.UseDatabase(url)
-	version := evaluation.Version{
+	s.stack.UseDatabase(o.through)
+	s.version = evaluation.Version{
 		ID: "v1", PromptVersion: "p1", Provider: "openai", Model: "gpt-5-mini", Prompt: "Sort the ticket.", AnswerSchema: evaluation.AnswerSchema,
 		Departments:     []evaluation.Department{{Name: "billing", Description: "invoices"}, {Name: "general", Description: "anything else"}},
 		MaxOutputTokens: 100, Route: "main", MaxUnknownCalls: 2, MaxAttempts: 2,
 	}.WithDefaults()
+	if o.version != nil {
+		o.version(&s.version)
+	}
 	err = postgres.InTx(t.Context(), s.db, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := versiondb.Register(ctx, tx, version, "test"); err != nil {
+		if _, err := versiondb.Register(ctx, tx, s.version, "test"); err != nil {
 			return err
 		}
-		return versiondb.Promote(ctx, tx, version.ID, "", "test")
+		return versiondb.Promote(ctx, tx, s.version.ID, "", "test")
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	token, hash := rpc.MintToken()
-	api, err := s.stack.StartTicketAPI(t.Context(), "acme="+hash)
-	if err != nil {
+	if s.server, err = s.stack.StartTicketAPI(t.Context(), "acme="+hash, o.api...); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(api.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// A client that finds nobody tries again soon: in these tests the server is back within moments.
+	again := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 200 * time.Millisecond}
+	conn, err := grpc.NewClient(s.server.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +130,18 @@ func newSystem(t *testing.T, rules ...providersim.Rule) *system {
 	s.api = ticketv1.NewTicketServiceClient(conn)
 	s.ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 	return s
+}
+
+// restartAPI starts ticket-api again where it was, without what it was told of its death.
+func (s *system) restartAPI() {
+	s.t.Helper()
+	spec := s.server.Spec
+	spec.Env = slices.DeleteFunc(slices.Clone(spec.Env), func(entry string) bool { return strings.HasPrefix(entry, crashAt) })
+	p, err := s.stack.Start(s.t.Context(), spec)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.server.Process = p
 }
 
 // worker starts an evaluator-worker with short leases.
@@ -179,13 +225,11 @@ func (s *system) hanging(n int) {
 	}
 }
 
-// check ends a test: the promises hold, and what the provider received is what the ledger has.
+// check ends a test: the promises hold, and the provider's ledger and ours tell of the same calls.
 func (s *system) check() {
 	s.t.Helper()
 	fscktest.Require(s.t, s.db)
-	if err := s.sim.WaitIdle(s.t.Context()); err != nil {
-		s.t.Fatal(err)
-	}
+	s.accounts()
 	if got, want := s.sim.Stats().Requests, s.count("model_call WHERE outcome <> 'unsent'"); got != want {
 		s.t.Errorf("the provider received %d requests, the ledger has %d", got, want)
 	}

@@ -1,0 +1,123 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/pkg/crashpoint"
+)
+
+// crashAt begins the entry of an environment that says where to die.
+const crashAt = "EVALONCE_CRASH_AT="
+
+// crashBinaries are the services with crash points in them.
+var crashBinaries = sync.OnceValues(func() (string, error) { return stack.BuildCrashing(context.Background()) })
+
+func crashing(t *testing.T) string {
+	t.Helper()
+	bin, err := crashBinaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// died waits for the end of a process that is to die at a point, and proves that it did.
+func (s *system) died(p *stack.Process, at crashpoint.Point) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	state, err := p.Wait(ctx)
+	if err != nil {
+		s.t.Fatalf("%s did not come to %s: %v\n%s", p.Name, at, err, p.LogTail())
+	}
+	if status := state.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGKILL {
+		s.t.Fatalf("%s ended with %s\n%s", p.Name, state, p.LogTail())
+	}
+	if log, err := p.Log(); err != nil || !strings.Contains(log, "killed at "+string(at)+"\n") {
+		s.t.Fatalf("%s was not killed at %s; %v\n%s", p.Name, at, err, p.LogTail())
+	}
+}
+
+// launchWorker starts a worker that need not live until it is ready.
+func (s *system) launchWorker(env ...string) *stack.Process {
+	s.t.Helper()
+	health, err := s.stack.FreeAddress(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p, err := s.stack.Start(s.t.Context(), stack.Spec{
+		Name: "victim", Binary: "evaluator-worker",
+		Env: append([]string{
+			"EVALONCE_DATABASE_URL=" + s.stack.DatabaseURL(), "EVALONCE_HEALTH_ADDRESS=" + health,
+			"EVALONCE_OPENAI_BASE_URL=" + s.sim.URL() + "/v1", "EVALONCE_OPENAI_API_KEY=sk-test", "EVALONCE_POLL_INTERVAL=100ms",
+		}, env...),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// openCalls are the calls that may be under way.
+func (s *system) openCalls() map[string]bool {
+	s.t.Helper()
+	rows, err := s.db.Query(s.t.Context(), "SELECT id::text FROM model_call WHERE outcome = 'open'")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer rows.Close()
+	open := map[string]bool{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			s.t.Fatal(err)
+		}
+		open[id] = true
+	}
+	if err := rows.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	return open
+}
+
+// expire lets the leases of all workers be over: those who live extend theirs again, or have lost them.
+func (s *system) expire() {
+	s.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 ms' WHERE status = 'processing'")
+}
+
+// The product cannot be told to die.
+func TestProductHasNoCrashPoints(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ticket-api", "evaluator-worker", "sweeper"} {
+		product, armed := read(t, binaries, name), read(t, crashing(t), name)
+		texts := []string{strings.TrimSuffix(crashAt, "=")}
+		for _, p := range crashpoint.All() {
+			texts = append(texts, string(p))
+		}
+		for _, text := range texts {
+			if bytes.Contains(product, []byte(text)) {
+				t.Errorf("%s contains %q", name, text)
+			}
+			if !bytes.Contains(armed, []byte(text)) {
+				t.Errorf("%s with crash points does not contain %q: this test finds nothing", name, text)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, dir, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
