@@ -7,9 +7,26 @@ package routesql
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/shopspring/decimal"
 )
+
+const beginPeriods = `-- name: BeginPeriods :exec
+INSERT INTO spend (scope, period, period_start)
+SELECT l.scope, l.period, spend_period(l.period, now())
+FROM spend_limit l
+WHERE l.scope IN ('*', $1)
+ORDER BY l.scope, l.period
+ON CONFLICT DO NOTHING
+`
+
+// The first claim of a period begins it at nothing: no call of the period can have been charged before.
+func (q *Queries) BeginPeriods(ctx context.Context, route string) error {
+	_, err := q.db.Exec(ctx, beginPeriods, route)
+	return err
+}
 
 const beginProbe = `-- name: BeginProbe :one
 UPDATE provider_route r
@@ -49,9 +66,93 @@ func (q *Queries) CancelProbe(ctx context.Context, arg CancelProbeParams) error 
 	return err
 }
 
+const charge = `-- name: Charge :exec
+WITH charge AS (
+  SELECT s.scope, s.period, s.period_start, sum(u.usd::numeric) AS usd
+  FROM ROWS FROM (unnest($1::text[]), unnest($2::timestamptz[]), unnest($3::text[])) AS u(route, opened_at, usd)
+  JOIN spend s ON s.scope IN ('*', u.route) AND s.period_start = spend_period(s.period, u.opened_at)
+  GROUP BY s.scope, s.period, s.period_start
+), locked AS MATERIALIZED (
+  SELECT s.scope, s.period, s.period_start, c.usd
+  FROM spend s
+  JOIN charge c ON c.scope = s.scope AND c.period = s.period AND c.period_start = s.period_start
+  ORDER BY s.scope, s.period, s.period_start
+  FOR NO KEY UPDATE OF s
+)
+UPDATE spend s
+SET used_usd = s.used_usd + l.usd
+FROM locked l
+WHERE s.scope = l.scope AND s.period = l.period AND s.period_start = l.period_start
+`
+
+type ChargeParams struct {
+	Routes   []string
+	OpenedAt []time.Time
+	USD      []string
+}
+
+func (q *Queries) Charge(ctx context.Context, arg ChargeParams) error {
+	_, err := q.db.Exec(ctx, charge, arg.Routes, arg.OpenedAt, arg.USD)
+	return err
+}
+
+const countCalls = `-- name: CountCalls :one
+SELECT count(*)::int AS calls FROM evaluation_outbox WHERE route = $1 AND status = 'processing'
+`
+
+// By a statement of its own: its snapshot has what was claimed while this transaction waited for the route.
+func (q *Queries) CountCalls(ctx context.Context, route string) (int32, error) {
+	row := q.db.QueryRow(ctx, countCalls, route)
+	var calls int32
+	err := row.Scan(&calls)
+	return calls, err
+}
+
+const countSpent = `-- name: CountSpent :exec
+INSERT INTO spend (scope, period, period_start, used_usd, uncharged_usd)
+SELECT $1::text, $2::text, p.period_start, coalesce(c.charged, 0) + coalesce(c.uncharged, 0), coalesce(c.uncharged, 0)
+FROM (SELECT spend_period($2::text, now()) AS period_start
+      UNION SELECT spend_period($2::text, now() + CASE $2::text WHEN 'day' THEN interval '1 day' ELSE interval '1 month' END)) p
+CROSS JOIN LATERAL (
+  SELECT sum(m.charged_usd) AS charged, sum(m.cost_usd) FILTER (WHERE m.charged_usd IS NULL) AS uncharged
+  FROM model_call m
+  JOIN evaluator_version v ON v.id = m.version_id
+  WHERE m.id >= uuid_v7_floor(p.period_start::timestamp AT TIME ZONE 'UTC') AND spend_period($2::text, m.started_at) = p.period_start
+    AND $1::text IN ('*', v.route)
+) c
+ON CONFLICT (scope, period, period_start) DO UPDATE SET used_usd = EXCLUDED.used_usd, uncharged_usd = EXCLUDED.uncharged_usd
+`
+
+type CountSpentParams struct {
+	Scope  string
+	Period string
+}
+
+// What was spent before the limit was set counts too. The next period begins here as well, for a claim that has not
+// seen the limit and crosses into it.
+func (q *Queries) CountSpent(ctx context.Context, arg CountSpentParams) error {
+	_, err := q.db.Exec(ctx, countSpent, arg.Scope, arg.Period)
+	return err
+}
+
+const deleteSpendLimit = `-- name: DeleteSpendLimit :exec
+DELETE FROM spend_limit WHERE scope = $1 AND period = $2
+`
+
+type DeleteSpendLimitParams struct {
+	Scope  string
+	Period string
+}
+
+func (q *Queries) DeleteSpendLimit(ctx context.Context, arg DeleteSpendLimitParams) error {
+	_, err := q.db.Exec(ctx, deleteSpendLimit, arg.Scope, arg.Period)
+	return err
+}
+
 const failed = `-- name: Failed :one
 UPDATE provider_route
 SET consecutive_failures = consecutive_failures + $1::int,
+    failing_since = coalesce(failing_since, now()),
     state = CASE WHEN state = 'half_open' AND probe_id = $2 THEN 'open'
                  WHEN state = 'closed' AND consecutive_failures + $1::int >= $3::int THEN 'open'
                  ELSE state END,
@@ -99,7 +200,7 @@ func (q *Queries) Failed(ctx context.Context, arg FailedParams) (string, error) 
 const halted = `-- name: Halted :exec
 UPDATE provider_route
 SET state = 'halted', reason = $1, not_before = now() + make_interval(secs => $2::float8),
-    probe_id = NULL, changed_at = now()
+    probe_id = NULL, ramp_id = NULL, ramp_level = NULL, ramp_calls = NULL, ramp_at = NULL, changed_at = now()
 WHERE name = $3 AND (state <> 'half_open' OR probe_id = $4)
 `
 
@@ -121,11 +222,83 @@ func (q *Queries) Halted(ctx context.Context, arg HaltedParams) error {
 	return err
 }
 
+const hold = `-- name: Hold :many
+SELECT name, state FROM provider_route WHERE name = ANY ($1::text[]) ORDER BY name FOR SHARE
+`
+
+type HoldRow struct {
+	Name  string
+	State string
+}
+
+// Keeps the states of routes as they are until the transaction ends.
+func (q *Queries) Hold(ctx context.Context, names []string) ([]HoldRow, error) {
+	rows, err := q.db.Query(ctx, hold, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HoldRow
+	for rows.Next() {
+		var i HoldRow
+		if err := rows.Scan(&i.Name, &i.State); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const learnTokens = `-- name: LearnTokens :exec
+UPDATE provider_route
+SET token_credit = token_credit + CASE WHEN count_output THEN $1::float8 ELSE $2::float8 END,
+    token_ratio = least(100, greatest(0.01,
+      token_ratio + (CASE WHEN count_output THEN $3::float8 ELSE $4::float8 END - token_ratio) * $5::float8))
+WHERE name = $6 AND tokens_per_minute IS NOT NULL
+`
+
+type LearnTokensParams struct {
+	CreditAll   float64
+	CreditInput float64
+	RatioAll    float64
+	RatioInput  float64
+	Weight      float64
+	Name        string
+}
+
+// What calls took beside what they were expected to take: the credit is put right, and the ratio follows.
+func (q *Queries) LearnTokens(ctx context.Context, arg LearnTokensParams) error {
+	_, err := q.db.Exec(ctx, learnTokens,
+		arg.CreditAll,
+		arg.CreditInput,
+		arg.RatioAll,
+		arg.RatioInput,
+		arg.Weight,
+		arg.Name,
+	)
+	return err
+}
+
 const listRoutes = `-- name: ListRoutes :many
-SELECT name, state, reason, consecutive_failures, extract(epoch FROM call_timeout)::float8 AS call_timeout_seconds,
-       (not_before <= now())::boolean AS due, greatest(extract(epoch FROM not_before - now()), 0)::float8 AS wait_seconds
-FROM provider_route
-ORDER BY name
+SELECT r.name, r.state, r.reason, r.consecutive_failures, extract(epoch FROM r.call_timeout)::float8 AS call_timeout_seconds,
+       greatest(extract(epoch FROM r.not_before - now()), 0)::float8 AS wait_seconds,
+       coalesce(r.requests_per_minute, 0)::int AS requests_per_minute, coalesce(r.tokens_per_minute, 0)::bigint AS tokens_per_minute,
+       coalesce(r.concurrent_calls, 0)::int AS concurrent_calls, r.count_output, coalesce(r.ramp_level, 0)::int AS ramp_level,
+       EXISTS (SELECT FROM spend_limit l WHERE l.scope IN ('*', r.name))::boolean AS budgeted,
+       coalesce(b.scope, '')::text AS exhausted_scope, coalesce(b.period, '')::text AS exhausted_period
+FROM provider_route r
+LEFT JOIN LATERAL (
+  SELECT l.scope, l.period
+  FROM spend_limit l
+  LEFT JOIN spend s ON s.scope = l.scope AND s.period = l.period AND s.period_start = spend_period(l.period, now())
+  WHERE l.scope IN ('*', r.name) AND coalesce(s.used_usd, 0) + r.short_usd > l.limit_usd
+  ORDER BY l.period DESC, l.scope
+  LIMIT 1
+) b ON true
+ORDER BY r.name
 `
 
 type ListRoutesRow struct {
@@ -134,10 +307,19 @@ type ListRoutesRow struct {
 	Reason              string
 	ConsecutiveFailures int32
 	CallTimeoutSeconds  float64
-	Due                 bool
 	WaitSeconds         float64
+	RequestsPerMinute   int32
+	TokensPerMinute     int64
+	ConcurrentCalls     int32
+	CountOutput         bool
+	RampLevel           int32
+	Budgeted            bool
+	ExhaustedScope      string
+	ExhaustedPeriod     string
 }
 
+// A route is short of money while the call that had no room still has none: the reason goes with the period or with
+// the limit, and nobody has to clear it.
 func (q *Queries) ListRoutes(ctx context.Context) ([]ListRoutesRow, error) {
 	rows, err := q.db.Query(ctx, listRoutes)
 	if err != nil {
@@ -153,8 +335,253 @@ func (q *Queries) ListRoutes(ctx context.Context) ([]ListRoutesRow, error) {
 			&i.Reason,
 			&i.ConsecutiveFailures,
 			&i.CallTimeoutSeconds,
-			&i.Due,
 			&i.WaitSeconds,
+			&i.RequestsPerMinute,
+			&i.TokensPerMinute,
+			&i.ConcurrentCalls,
+			&i.CountOutput,
+			&i.RampLevel,
+			&i.Budgeted,
+			&i.ExhaustedScope,
+			&i.ExhaustedPeriod,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const lockBudgets = `-- name: LockBudgets :many
+SELECT s.used_usd, l.limit_usd
+FROM spend s
+LEFT JOIN spend_limit l ON l.scope = s.scope AND l.period = s.period
+WHERE s.scope IN ('*', $1) AND s.period_start = spend_period(s.period, now())
+ORDER BY s.scope, s.period
+FOR NO KEY UPDATE OF s
+`
+
+type LockBudgetsRow struct {
+	UsedUSD  decimal.Decimal
+	LimitUSD *decimal.Decimal
+}
+
+// All that a call of the route is charged to now, in the order in which charges lock it.
+func (q *Queries) LockBudgets(ctx context.Context, route string) ([]LockBudgetsRow, error) {
+	rows, err := q.db.Query(ctx, lockBudgets, route)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LockBudgetsRow
+	for rows.Next() {
+		var i LockBudgetsRow
+		if err := rows.Scan(&i.UsedUSD, &i.LimitUSD); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const lockRoute = `-- name: LockRoute :one
+WITH locked AS MATERIALIZED (
+  SELECT name, state, reason, not_before, consecutive_failures, trips, probe_id, call_timeout, changed_at, requests_per_minute, tokens_per_minute, concurrent_calls, count_output, request_credit, token_credit, refilled_at, token_ratio, short_usd, failing_since, ramp_id, ramp_level, ramp_calls, ramp_at FROM provider_route WHERE provider_route.name = $1 FOR NO KEY UPDATE
+)
+SELECT l.state, l.probe_id, (l.not_before <= now())::boolean AS due,
+       coalesce(l.requests_per_minute, 0)::int AS requests_per_minute, coalesce(l.tokens_per_minute, 0)::bigint AS tokens_per_minute,
+       coalesce(l.concurrent_calls, 0)::int AS concurrent_calls,
+       l.request_credit, l.token_credit, l.token_ratio, c.at::timestamptz AS refilled_at, extract(epoch FROM c.at - l.refilled_at)::float8 AS elapsed_seconds,
+       l.short_usd, l.ramp_id, coalesce(l.ramp_level, 0)::int AS ramp_level,
+       -- Calls that nobody has told of for so long are lost with their worker.
+       (CASE WHEN now() < l.ramp_at + l.call_timeout THEN l.ramp_calls ELSE 0 END)::int AS ramp_calls,
+       (SELECT count(*) FROM spend_limit s WHERE s.scope IN ('*', l.name))::int AS budgets, now()::timestamptz AS opened_at
+FROM locked l
+CROSS JOIN LATERAL (SELECT greatest(clock_timestamp(), l.refilled_at) AS at) c
+`
+
+type LockRouteRow struct {
+	State             string
+	ProbeID           *uuid.UUID
+	Due               bool
+	RequestsPerMinute int32
+	TokensPerMinute   int64
+	ConcurrentCalls   int32
+	RequestCredit     float64
+	TokenCredit       float64
+	TokenRatio        float64
+	RefilledAt        time.Time
+	ElapsedSeconds    float64
+	ShortUSD          *decimal.Decimal
+	RampID            *uuid.UUID
+	RampLevel         int32
+	RampCalls         int32
+	Budgets           int32
+	OpenedAt          time.Time
+}
+
+// The clock is read once the lock is held: one that was read before would refill a bucket twice.
+func (q *Queries) LockRoute(ctx context.Context, name string) (LockRouteRow, error) {
+	row := q.db.QueryRow(ctx, lockRoute, name)
+	var i LockRouteRow
+	err := row.Scan(
+		&i.State,
+		&i.ProbeID,
+		&i.Due,
+		&i.RequestsPerMinute,
+		&i.TokensPerMinute,
+		&i.ConcurrentCalls,
+		&i.RequestCredit,
+		&i.TokenCredit,
+		&i.TokenRatio,
+		&i.RefilledAt,
+		&i.ElapsedSeconds,
+		&i.ShortUSD,
+		&i.RampID,
+		&i.RampLevel,
+		&i.RampCalls,
+		&i.Budgets,
+		&i.OpenedAt,
+	)
+	return i, err
+}
+
+const lockSpend = `-- name: LockSpend :exec
+LOCK TABLE spend IN EXCLUSIVE MODE
+`
+
+// Whoever charges writes to this table behind the calls; so from here on each is either in the sums or waits.
+func (q *Queries) LockSpend(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, lockSpend)
+	return err
+}
+
+const ramped = `-- name: Ramped :exec
+UPDATE provider_route
+SET ramp_id = CASE WHEN ramp_level + $1::int < $2::int THEN ramp_id END,
+    ramp_level = CASE WHEN ramp_level + $1::int < $2::int THEN ramp_level + $1::int END,
+    ramp_calls = CASE WHEN ramp_level + $1::int < $2::int THEN greatest(ramp_calls - $3::int, 0) END,
+    ramp_at = CASE WHEN ramp_level + $1::int < $2::int THEN now() END
+WHERE name = $4 AND ramp_id = $5
+`
+
+type RampedParams struct {
+	Succeeded int32
+	FullLevel int32
+	Ended     int32
+	Name      string
+	RampID    *uuid.UUID
+}
+
+// Calls of a ramp have ended. Each success makes room for one more, which doubles the calls under way with every
+// round of them, until the route is as wide as a worker.
+func (q *Queries) Ramped(ctx context.Context, arg RampedParams) error {
+	_, err := q.db.Exec(ctx, ramped,
+		arg.Succeeded,
+		arg.FullLevel,
+		arg.Ended,
+		arg.Name,
+		arg.RampID,
+	)
+	return err
+}
+
+const routeExists = `-- name: RouteExists :one
+SELECT EXISTS (SELECT FROM provider_route WHERE name = $1)::boolean AS known
+`
+
+func (q *Queries) RouteExists(ctx context.Context, name string) (bool, error) {
+	row := q.db.QueryRow(ctx, routeExists, name)
+	var known bool
+	err := row.Scan(&known)
+	return known, err
+}
+
+const setLimits = `-- name: SetLimits :execrows
+UPDATE provider_route
+SET requests_per_minute = nullif($1::int, 0), tokens_per_minute = nullif($2::bigint, 0),
+    concurrent_calls = nullif($3::int, 0), count_output = $4,
+    request_credit = 0, token_credit = 0, refilled_at = clock_timestamp()
+WHERE name = $5
+`
+
+type SetLimitsParams struct {
+	RequestsPerMinute int32
+	TokensPerMinute   int64
+	ConcurrentCalls   int32
+	CountOutput       bool
+	Name              string
+}
+
+// The buckets begin empty: what was called before is not counted in them.
+func (q *Queries) SetLimits(ctx context.Context, arg SetLimitsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, setLimits,
+		arg.RequestsPerMinute,
+		arg.TokensPerMinute,
+		arg.ConcurrentCalls,
+		arg.CountOutput,
+		arg.Name,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const setSpendLimit = `-- name: SetSpendLimit :exec
+INSERT INTO spend_limit (scope, period, limit_usd) VALUES ($1, $2, $3)
+ON CONFLICT (scope, period) DO UPDATE SET limit_usd = EXCLUDED.limit_usd
+`
+
+type SetSpendLimitParams struct {
+	Scope    string
+	Period   string
+	LimitUSD decimal.Decimal
+}
+
+func (q *Queries) SetSpendLimit(ctx context.Context, arg SetSpendLimitParams) error {
+	_, err := q.db.Exec(ctx, setSpendLimit, arg.Scope, arg.Period, arg.LimitUSD)
+	return err
+}
+
+const spend = `-- name: Spend :many
+SELECT coalesce(l.scope, s.scope)::text AS scope, coalesce(l.period, s.period)::text AS period,
+       l.limit_usd, coalesce(s.used_usd, 0)::numeric AS used_usd,
+       (spend_period(coalesce(l.period, s.period), now())::timestamp AT TIME ZONE 'UTC')::timestamptz AS begins_at
+FROM spend_limit l
+FULL JOIN (SELECT scope, period, period_start, used_usd, uncharged_usd FROM spend c WHERE c.period_start = spend_period(c.period, now())) s ON s.scope = l.scope AND s.period = l.period
+ORDER BY 1, 2
+`
+
+type SpendRow struct {
+	Scope    string
+	Period   string
+	LimitUSD *decimal.Decimal
+	UsedUSD  decimal.Decimal
+	BeginsAt time.Time
+}
+
+func (q *Queries) Spend(ctx context.Context) ([]SpendRow, error) {
+	rows, err := q.db.Query(ctx, spend)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SpendRow
+	for rows.Next() {
+		var i SpendRow
+		if err := rows.Scan(
+			&i.Scope,
+			&i.Period,
+			&i.LimitUSD,
+			&i.UsedUSD,
+			&i.BeginsAt,
 		); err != nil {
 			return nil, err
 		}
@@ -168,8 +595,13 @@ func (q *Queries) ListRoutes(ctx context.Context) ([]ListRoutesRow, error) {
 
 const succeeded = `-- name: Succeeded :execrows
 UPDATE provider_route
-SET state = 'closed', reason = '', consecutive_failures = 0, trips = 0, probe_id = NULL,
-    not_before = CASE WHEN state = 'half_open' THEN 'epoch' ELSE not_before END, changed_at = now()
+SET state = 'closed', reason = '', consecutive_failures = 0, failing_since = NULL, trips = 0, probe_id = NULL,
+    not_before = CASE WHEN state = 'half_open' THEN 'epoch' ELSE not_before END,
+    ramp_id = CASE WHEN state = 'half_open' THEN gen_random_uuid() ELSE ramp_id END,
+    ramp_level = CASE WHEN state = 'half_open' THEN 2 ELSE ramp_level END,
+    ramp_calls = CASE WHEN state = 'half_open' THEN 0 ELSE ramp_calls END,
+    ramp_at = CASE WHEN state = 'half_open' THEN now() ELSE ramp_at END,
+    changed_at = now()
 WHERE name = $1
   AND (state = 'half_open' AND probe_id = $2 OR state = 'closed' AND consecutive_failures > 0)
 `
@@ -179,6 +611,7 @@ type SucceededParams struct {
 	ProbeID *uuid.UUID
 }
 
+// A route that comes back ramps up; its probe was the first call.
 func (q *Queries) Succeeded(ctx context.Context, arg SucceededParams) (int64, error) {
 	result, err := q.db.Exec(ctx, succeeded, arg.Name, arg.ProbeID)
 	if err != nil {
@@ -194,7 +627,9 @@ SET not_before = greatest(CASE WHEN probe_id = $1 THEN 'epoch' ELSE not_before E
     reason = $3,
     state = CASE WHEN probe_id = $1 THEN 'closed' ELSE state END,
     consecutive_failures = CASE WHEN probe_id = $1 THEN 0 ELSE consecutive_failures END,
+    failing_since = CASE WHEN probe_id = $1 THEN NULL ELSE failing_since END,
     probe_id = CASE WHEN probe_id = $1 THEN NULL ELSE probe_id END,
+    ramp_id = gen_random_uuid(), ramp_level = 1, ramp_calls = 0, ramp_at = now(),
     changed_at = now()
 WHERE name = $4 AND (state = 'closed' OR probe_id = $1)
 `
@@ -206,12 +641,41 @@ type ThrottledParams struct {
 	Name         string
 }
 
-// Nothing is claimed before the pause is over. A throttled probe has found the provider alive.
+// Nothing is claimed before the pause is over, and then one call, so that a storm does not get a full burst at the
+// end of each pause. A throttled probe has found the provider alive.
 func (q *Queries) Throttled(ctx context.Context, arg ThrottledParams) error {
 	_, err := q.db.Exec(ctx, throttled,
 		arg.ProbeID,
 		arg.PauseSeconds,
 		arg.Reason,
+		arg.Name,
+	)
+	return err
+}
+
+const usePermit = `-- name: UsePermit :exec
+UPDATE provider_route
+SET request_credit = $1, token_credit = $2, refilled_at = $3, short_usd = $4::numeric,
+    ramp_calls = CASE WHEN ramp_id IS NOT NULL THEN $5::int END, ramp_at = CASE WHEN ramp_id IS NOT NULL THEN now() END
+WHERE name = $6
+`
+
+type UsePermitParams struct {
+	RequestCredit float64
+	TokenCredit   float64
+	RefilledAt    time.Time
+	ShortUSD      *decimal.Decimal
+	RampCalls     int32
+	Name          string
+}
+
+func (q *Queries) UsePermit(ctx context.Context, arg UsePermitParams) error {
+	_, err := q.db.Exec(ctx, usePermit,
+		arg.RequestCredit,
+		arg.TokenCredit,
+		arg.RefilledAt,
+		arg.ShortUSD,
+		arg.RampCalls,
 		arg.Name,
 	)
 	return err
