@@ -18,6 +18,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/ledger/internal/ledgersql"
+	"github.com/evalonce/evalonce/pkg/route"
 )
 
 // Outcome is what became of a call.
@@ -82,6 +83,24 @@ func Close(ctx context.Context, tx pgx.Tx, closures []Closure) error {
 		return fmt.Errorf("close %d model calls: %w", len(closures), err)
 	}
 	return nil
+}
+
+// SettleCharges charges calls what they cost, now that they are closed, and returns what that changes, for
+// [route.Charge] in the same transaction. Calls that no budget made charged are left alone, and those that are open or
+// of unknown outcome keep the worst case.
+func SettleCharges(ctx context.Context, tx pgx.Tx, calls []uuid.UUID) ([]route.Delta, error) {
+	if len(calls) == 0 {
+		return nil, nil
+	}
+	rows, err := ledgersql.New(tx).SettleCharges(ctx, calls)
+	if err != nil {
+		return nil, fmt.Errorf("settle the charges of %d model calls: %w", len(calls), err)
+	}
+	deltas := make([]route.Delta, len(rows))
+	for i, r := range rows {
+		deltas[i] = route.Delta{Route: r.Route, OpenedAt: r.OpenedAt, USD: r.USD}
+	}
+	return deltas, nil
 }
 
 // Result is an answer, with what explains it.

@@ -22,6 +22,25 @@ FROM ROWS FROM (
 WHERE m.id = ANY (@ids::uuid[]) AND m.id = u.id -- the first keeps a plan from reading whole partitions
   AND (m.outcome = 'open' OR m.outcome = 'saved' OR m.outcome = 'unknown' AND u.outcome IN ('answered', 'rejected', 'saved'));
 
+-- name: SettleCharges :many
+-- Charges closed calls what charge_of says, where a budget made them charged, and tells by how much each route's day
+-- changes. Doing it again changes nothing.
+WITH due AS MATERIALIZED (
+  SELECT m.id, m.version_id, m.started_at, m.charged_usd AS before, charge_of(m.outcome, m.cost_usd, m.charged_usd) AS after
+  FROM model_call m
+  WHERE m.id = ANY (@ids::uuid[]) AND m.charged_usd IS NOT NULL
+  FOR NO KEY UPDATE
+), settled AS (
+  UPDATE model_call m
+  SET charged_usd = d.after
+  FROM due d
+  WHERE m.id = d.id AND d.after <> d.before
+)
+SELECT v.route, min(d.started_at)::timestamptz AS opened_at, sum(d.after - d.before)::numeric AS usd
+FROM due d
+JOIN evaluator_version v ON v.id = d.version_id
+GROUP BY v.route, spend_period('day', d.started_at);
+
 -- name: SaveResults :many
 -- The first writer wins. The keys written come back.
 INSERT INTO evaluation_result (

@@ -7,8 +7,10 @@ package ledgersql
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/shopspring/decimal"
 )
 
 const closeCalls = `-- name: CloseCalls :execrows
@@ -151,6 +153,52 @@ func (q *Queries) SaveResults(ctx context.Context, arg SaveResultsParams) ([]str
 			return nil, err
 		}
 		items = append(items, idempotency_key)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const settleCharges = `-- name: SettleCharges :many
+WITH due AS MATERIALIZED (
+  SELECT m.id, m.version_id, m.started_at, m.charged_usd AS before, charge_of(m.outcome, m.cost_usd, m.charged_usd) AS after
+  FROM model_call m
+  WHERE m.id = ANY ($1::uuid[]) AND m.charged_usd IS NOT NULL
+  FOR NO KEY UPDATE
+), settled AS (
+  UPDATE model_call m
+  SET charged_usd = d.after
+  FROM due d
+  WHERE m.id = d.id AND d.after <> d.before
+)
+SELECT v.route, min(d.started_at)::timestamptz AS opened_at, sum(d.after - d.before)::numeric AS usd
+FROM due d
+JOIN evaluator_version v ON v.id = d.version_id
+GROUP BY v.route, spend_period('day', d.started_at)
+`
+
+type SettleChargesRow struct {
+	Route    string
+	OpenedAt time.Time
+	USD      decimal.Decimal
+}
+
+// Charges closed calls what charge_of says, where a budget made them charged, and tells by how much each route's day
+// changes. Doing it again changes nothing.
+func (q *Queries) SettleCharges(ctx context.Context, ids []uuid.UUID) ([]SettleChargesRow, error) {
+	rows, err := q.db.Query(ctx, settleCharges, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SettleChargesRow
+	for rows.Next() {
+		var i SettleChargesRow
+		if err := rows.Scan(&i.Route, &i.OpenedAt, &i.USD); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
