@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/shopspring/decimal"
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
@@ -34,6 +35,51 @@ type Claimed struct {
 	SavedCallID   uuid.UUID
 	SavedResponse []byte
 	CallID        uuid.UUID
+
+	// Of a call that was claimed within an allowance: the tokens estimated from its size, and whether its row in the
+	// ledger is charged, so that it has to be settled.
+	Tokens  float64
+	Charged bool
+}
+
+// Allowance bounds what the calls of a claim may take together, and says what is left when the claim has taken its part.
+type Allowance struct {
+	Calls      int
+	Tokens     float64          // as expected; +Inf without a limit
+	TokensFull bool             // Tokens are as many as they ever get: the first call may take more
+	TokenRatio float64          // tokens expected for one estimated from the size
+	Budget     *decimal.Decimal // for the worst that the calls may cost; nil without a budget
+	FixedBytes int              // of a request, beside the version's prompt and departments and the ticket
+
+	Short *Short // the first work that had no room; nil when all that was due had
+}
+
+// Short is what a call would take that had no room.
+type Short struct {
+	Tokens     float64 // as expected
+	USD        decimal.Decimal
+	OverBudget bool // it is the budget that had no room
+}
+
+// take subtracts what the claimed calls take.
+func (a *Allowance) take(rows []outboxsql.ClaimWithinRow) {
+	for _, r := range rows {
+		if r.CallID == uuid.Nil {
+			continue
+		}
+		a.Calls--
+		a.Tokens -= r.Tokens * a.TokenRatio
+		a.TokensFull = false
+		if a.Budget != nil {
+			left := a.Budget.Sub(r.USD)
+			a.Budget = &left
+		}
+	}
+	if h := rows[0]; h.ShortTokens > 0 {
+		a.Short = &Short{
+			Tokens: h.ShortTokens * a.TokenRatio, USD: h.ShortUSD, OverBudget: a.Budget != nil && h.ShortUSD.GreaterThan(*a.Budget),
+		}
+	}
 }
 
 // Claimer claims the work of one route and lane, oldest first. It remembers how far it has come: claimed rows
@@ -72,11 +118,7 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 		return nil, nil
 	}
 	began := c.now()
-	fromStart := c.from.IsZero() || !began.Before(c.rescanAt)
-	from := c.from
-	if fromStart {
-		from = time.Time{}
-	}
+	from := c.start(began)
 	var rows []outboxsql.ClaimRow
 	err := postgres.InTx(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
 		q := outboxsql.New(tx)
@@ -93,14 +135,78 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
-	if fromStart {
+	c.advance(began, from, rows)
+	return claimed(rows), nil
+}
+
+// ClaimWithin is Claim in the caller's transaction, for calls that must not take more than a allows. Work whose answer
+// is known takes nothing of it. The claimer goes on from where it came also when the transaction is not committed, and
+// finds what it left within two seconds.
+func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allowance) ([]Claimed, error) {
+	most = min(most, a.Calls)
+	if most <= 0 {
+		return nil, nil
+	}
+	began := c.now()
+	from := c.start(began)
+	q := outboxsql.New(tx)
+	if err := q.PlanClaim(ctx); err != nil {
+		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
+	}
+	within, err := q.ClaimWithin(ctx, outboxsql.ClaimWithinParams{
+		Route: c.route, Lane: string(c.lane), FromAt: from, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
+		Tokens: a.Tokens, TokensFull: a.TokensFull, TokenRatio: a.TokenRatio, Budget: a.Budget, FixedBytes: int32(a.FixedBytes),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
+	}
+	charged := a.Budget != nil
+	a.take(within)
+	var rows []outboxsql.ClaimRow
+	for _, r := range within {
+		if r.Claimed {
+			rows = append(rows, outboxsql.ClaimRow{
+				IdempotencyKey: r.IdempotencyKey, ContentHash: r.ContentHash, TicketID: r.TicketID, VersionID: r.VersionID,
+				Attempts: r.Attempts, UnknownCalls: r.UnknownCalls, AvailableAt: r.AvailableAt, LeaseID: r.LeaseID, TraceContext: r.TraceContext,
+				AgeSeconds: r.AgeSeconds, Answered: r.Answered, SavedCallID: r.SavedCallID, SavedResponse: r.SavedResponse, CallID: r.CallID,
+				Subject: r.Subject, Message: r.Message,
+			})
+		}
+	}
+	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
+	c.advance(began, from, rows)
+	all := claimed(rows)
+	for i := range all {
+		if all[i].CallID != uuid.Nil {
+			all[i].Tokens, all[i].Charged = within[i].Tokens, charged
+		}
+	}
+	return all, nil
+}
+
+// start is where a claim that begins now starts: at the beginning, the zero time, when that is due.
+func (c *Claimer) start(now time.Time) time.Time {
+	if !now.Before(c.rescanAt) {
+		return time.Time{}
+	}
+	return c.from
+}
+
+// advance remembers how far a claim has come.
+func (c *Claimer) advance(began, from time.Time, rows []outboxsql.ClaimRow) {
+	if from.IsZero() {
 		c.rescanAt = began.Add(min(rescanShare*c.now().Sub(began), rescanInterval))
 	}
-	claimed := make([]Claimed, len(rows))
 	for i, r := range rows {
 		if i == 0 || r.AvailableAt.Before(c.from) {
 			c.from = r.AvailableAt
 		}
+	}
+}
+
+func claimed(rows []outboxsql.ClaimRow) []Claimed {
+	claimed := make([]Claimed, len(rows))
+	for i, r := range rows {
 		claimed[i] = Claimed{
 			Lease:       Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID},
 			ContentHash: content.Hash(r.ContentHash), TicketID: r.TicketID, VersionID: r.VersionID,
@@ -110,5 +216,5 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 			Answered: r.Answered, SavedCallID: r.SavedCallID, SavedResponse: r.SavedResponse, CallID: r.CallID,
 		}
 	}
-	return claimed, nil
+	return claimed
 }

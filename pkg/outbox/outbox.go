@@ -99,6 +99,16 @@ func PutBack(ctx context.Context, tx pgx.Tx, retries []Retry) (map[content.Key]b
 	return keySet(keys), nil
 }
 
+// RefundTrip gives back the attempts that the failures cost which opened the breaker of a route, and returns how much
+// work that was. Work that they sent to the dead letters is due again. It belongs into the transaction that opened it.
+func RefundTrip(ctx context.Context, tx pgx.Tx, route string) (refunded int, err error) {
+	keys, err := outboxsql.New(tx).RefundTrip(ctx, route)
+	if err != nil {
+		return 0, fmt.Errorf("refund the attempts that route %s has cost: %w", route, err)
+	}
+	return len(keys), nil
+}
+
 // Burial sends leased work to the dead letters.
 type Burial struct {
 	Lease

@@ -82,6 +82,86 @@ SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts,
 FROM known k
 JOIN ticket t ON t.id = k.ticket_id;
 
+-- name: ClaimWithin :many
+-- Claim for a route with limits or a budget: as many of the oldest rows as have room. What a call takes at the most is
+-- known from its size: a quarter of a token for each byte, times what the route's calls took of such estimates; and, at
+-- the worst, the price of a token for each byte, written to a cache, and of all the output there may be. The first row
+-- without room is told of in every row, or in one that claims nothing.
+WITH picked AS MATERIALIZED (
+  SELECT q.idempotency_key, q.available_at, q.ticket_id, q.version_id
+  FROM evaluation_outbox q
+  WHERE q.route = @route AND q.lane = @lane AND q.status = 'pending'
+    AND q.available_at >= @from_at AND q.available_at <= now()
+  ORDER BY q.available_at, q.idempotency_key
+  LIMIT @most
+  FOR NO KEY UPDATE SKIP LOCKED
+), version AS MATERIALIZED (
+  SELECT v.id, octet_length(v.prompt) + 2 * octet_length(v.departments::text) + @fixed_bytes::int AS bytes,
+         0.000001 * greatest(1.25 * v.input_usd_per_mtok, v.cached_input_usd_per_mtok) AS input_usd,
+         0.000001 * v.max_output_tokens * v.output_usd_per_mtok AS output_usd
+  FROM evaluator_version v
+  WHERE v.id IN (SELECT version_id FROM picked)
+), sized AS MATERIALIZED (
+  SELECT p.idempotency_key, p.available_at,
+         CASE WHEN c.needed THEN b.bytes / 4.0 ELSE 0 END AS tokens,
+         CASE WHEN c.needed THEN b.bytes * v.input_usd + v.output_usd ELSE 0 END AS usd,
+         count(*) FILTER (WHERE c.needed) OVER oldest AS calls,
+         sum(CASE WHEN c.needed THEN b.bytes / 4.0 ELSE 0 END) OVER oldest AS all_tokens,
+         sum(CASE WHEN c.needed THEN b.bytes * v.input_usd + v.output_usd ELSE 0 END) OVER oldest AS all_usd
+  FROM picked p
+  JOIN version v ON v.id = p.version_id
+  JOIN ticket t ON t.id = p.ticket_id
+  CROSS JOIN LATERAL (SELECT v.bytes + octet_length(t.subject) + octet_length(t.message) AS bytes) b
+  CROSS JOIN LATERAL (
+    SELECT NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = p.idempotency_key)
+       AND NOT EXISTS (SELECT FROM model_call m
+                       WHERE m.idempotency_key = p.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late)) AS needed
+  ) c
+  WINDOW oldest AS (ORDER BY p.available_at, p.idempotency_key)
+), judged AS MATERIALIZED (
+  SELECT s.idempotency_key, s.available_at, s.tokens, s.usd,
+         (s.all_tokens * @token_ratio::float8 <= @tokens::float8 OR @tokens_full::boolean AND s.calls <= 1)
+           AND (sqlc.narg(budget)::numeric IS NULL OR s.all_usd <= sqlc.narg(budget)::numeric) AS fits
+  FROM sized s
+), claimed AS (
+  UPDATE evaluation_outbox o
+  SET status = 'processing', attempts = o.attempts + 1, lease_id = gen_random_uuid(),
+      locked_by = @worker::text, locked_until = now() + make_interval(secs => @lease_seconds::float8)
+  FROM judged j
+  WHERE o.idempotency_key = j.idempotency_key AND j.fits
+  RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
+            o.available_at, o.lease_id, o.trace_context, o.created_at, j.tokens, j.usd
+), known AS (
+  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
+  FROM claimed c
+  LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
+  LEFT JOIN LATERAL (
+    SELECT m.id, m.response FROM model_call m
+    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) LIMIT 1
+  ) s ON true
+), opened AS (
+  INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, charged_usd)
+  SELECT call_id, idempotency_key, version_id, lease_id, attempts, CASE WHEN sqlc.narg(budget)::numeric IS NOT NULL THEN usd END
+  FROM known
+  WHERE call_id IS NOT NULL
+), short AS MATERIALIZED (
+  SELECT j.tokens, j.usd FROM judged j WHERE NOT j.fits ORDER BY j.available_at, j.idempotency_key LIMIT 1
+)
+SELECT (k.idempotency_key IS NOT NULL)::boolean AS claimed, coalesce(h.tokens, 0)::float8 AS short_tokens, coalesce(h.usd, 0)::numeric AS short_usd,
+       coalesce(k.tokens, 0)::float8 AS tokens, coalesce(k.usd, 0)::numeric AS usd,
+       coalesce(k.idempotency_key, '')::text AS idempotency_key, coalesce(k.content_hash, '')::bytea AS content_hash,
+       coalesce(k.ticket_id, '00000000-0000-0000-0000-000000000000')::uuid AS ticket_id, coalesce(k.version_id, '')::text AS version_id,
+       coalesce(k.attempts, 0)::int AS attempts, coalesce(k.unknown_calls, 0)::int AS unknown_calls, coalesce(k.available_at, 'epoch')::timestamptz AS available_at,
+       coalesce(k.lease_id, '00000000-0000-0000-0000-000000000000')::uuid AS lease_id, coalesce(k.trace_context, '')::text AS trace_context,
+       coalesce(extract(epoch FROM now() - k.created_at), 0)::float8 AS age_seconds,
+       coalesce(k.answered, false)::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
+       coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, coalesce(t.subject, '')::text AS subject, coalesce(t.message, '')::text AS message
+FROM (VALUES (true)) one (row)
+LEFT JOIN short h ON true
+LEFT JOIN known k ON true
+LEFT JOIN ticket t ON t.id = k.ticket_id;
+
 -- name: Extend :many
 -- The heartbeat: one statement for all leases of a worker. A row that is locked is being settled; it is passed
 -- over and not waited for. The leases that are lost come back.
@@ -230,3 +310,46 @@ SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
 FROM judged j
 WHERE o.idempotency_key = j.idempotency_key
 RETURNING o.idempotency_key, j.lost::boolean AS lost, j.dead::boolean AS dead;
+
+-- name: RefundTrip :many
+-- The failures that opened a route's breaker were the route's, and cost its work nothing: each attempt whose last call
+-- failed since the first of them is given back, also to work that was buried for it. What was put back since then is
+-- due since then, which bounds the look through the claim's index.
+WITH trip AS MATERIALIZED (
+  SELECT r.failing_since FROM provider_route r WHERE r.name = @route AND r.failing_since IS NOT NULL
+), failing AS MATERIALIZED (
+  SELECT q.idempotency_key
+  FROM trip r
+  JOIN evaluation_outbox q ON q.route = @route AND q.lane IN ('live', 'bulk') AND q.available_at >= r.failing_since
+  WHERE q.status = 'pending' AND q.last_class = 'transient' AND q.attempts > 0
+  UNION ALL
+  SELECT q.idempotency_key
+  FROM trip r
+  JOIN evaluator_version v ON v.route = @route
+  JOIN evaluation_outbox q ON q.version_id = v.id AND q.dead_at >= r.failing_since
+  WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+), owned AS MATERIALIZED (
+  SELECT o.idempotency_key, o.attempts
+  FROM evaluation_outbox o
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM failing)) AND o.status IN ('pending', 'dead')
+  ORDER BY o.idempotency_key
+  FOR NO KEY UPDATE
+), spent AS MATERIALIZED (
+  SELECT o.idempotency_key, (
+    SELECT count(*)::int
+    FROM (
+      SELECT DISTINCT ON (m.attempt) m.outcome, m.class, m.finished_at
+      FROM model_call m
+      WHERE m.idempotency_key = o.idempotency_key AND m.attempt <= o.attempts
+      ORDER BY m.attempt, m.id DESC
+    ) last
+    WHERE last.outcome = 'failed' AND last.class = 'transient' AND last.finished_at >= (SELECT failing_since FROM trip)
+  ) AS attempts
+  FROM owned o
+)
+UPDATE evaluation_outbox o
+SET attempts = o.attempts - s.attempts, status = 'pending', dead_at = NULL,
+    available_at = CASE o.status WHEN 'dead' THEN now() ELSE o.available_at END
+FROM spent s
+WHERE o.idempotency_key = s.idempotency_key AND s.attempts > 0
+RETURNING o.idempotency_key;
