@@ -38,8 +38,15 @@ type item struct {
 	outbox.Claimed
 	version evaluation.Version
 	route   string
-	probe   uuid.UUID // set when its call is its route's probe
-	span    trace.Span
+	terms
+	span trace.Span
+}
+
+// terms are what a claim was made under.
+type terms struct {
+	probe    uuid.UUID // set when the call is its route's probe
+	ramp     uuid.UUID // set when the call is one of its route's ramp
+	perToken float64   // tokens expected for one estimated from the size; 0 where the route does not limit them
 }
 
 // settlement is what is to be written of an item, all of it or none. Work that is neither retried, buried nor

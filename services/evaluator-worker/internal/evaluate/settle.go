@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,9 +45,9 @@ func (w *Worker) settleAll(ctx context.Context) {
 				break gather
 			}
 		}
-		down := w.report(ctx, group)
+		w.report(ctx, group)
 		crashpoint.Pass(crashpoint.SettleReported)
-		w.settle(ctx, group, down)
+		w.settle(ctx, group)
 		crashpoint.Pass(crashpoint.SettleCommitted)
 		w.conclude(ctx, group)
 	}
@@ -54,10 +55,10 @@ func (w *Worker) settleAll(ctx context.Context) {
 
 // settle writes a group until it is written. A group that the database refuses is taken apart, so that a row
 // that cannot be saved does not hold up its neighbours.
-func (w *Worker) settle(ctx context.Context, group []settlement, down map[string]bool) {
+func (w *Worker) settle(ctx context.Context, group []settlement) {
 	pause := settleRetry
 	for {
-		err := w.write(ctx, group, down)
+		err := w.write(ctx, group)
 		switch {
 		case err == nil:
 			return
@@ -72,8 +73,8 @@ func (w *Worker) settle(ctx context.Context, group []settlement, down map[string
 			pause = min(2*pause, settleRetryMost)
 		case len(group) > 1:
 			half := len(group) / 2
-			w.settle(ctx, group[:half], down)
-			w.settle(ctx, group[half:], down)
+			w.settle(ctx, group[:half])
+			w.settle(ctx, group[half:])
 			return
 		default:
 			w.keepResponse(ctx, group[0], err)
@@ -94,7 +95,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 	closure.Outcome, closure.Failure = ledger.Saved, nil
 	kept := settlement{item: s.item, closure: &closure, saved: true}
 	for pause := settleRetry; ; pause = min(2*pause, settleRetryMost) {
-		err := w.write(ctx, []settlement{kept}, nil)
+		err := w.write(ctx, []settlement{kept})
 		if err == nil {
 			crashpoint.Pass(crashpoint.KeepCommitted)
 			return
@@ -106,69 +107,107 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 	}
 }
 
-// write writes a group in one transaction. Finishing comes first: it locks the work in key order, as everyone
-// does who locks several rows against each other.
-func (w *Worker) write(ctx context.Context, group []settlement, down map[string]bool) error {
-	var (
-		finished, released []outbox.Lease
-		retries            []outbox.Retry
-		burials            []outbox.Burial
-		closures           []ledger.Closure
-		results            []ledger.Result
-	)
+// write writes a group in one transaction. Finishing comes before all else that locks work: it locks it in key order,
+// as everyone does who locks several rows against each other. Routes that may be to blame are held before it: a failure
+// costs its item an attempt only while they are well, and an attempt that the breaker's opening is to give back is
+// written before that, or not at all.
+func (w *Worker) write(ctx context.Context, group []settlement) error {
+	return postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
+		crashpoint.Pass(crashpoint.SettleBegun)
+		down, err := route.Hold(ctx, tx, blamed(group))
+		if err != nil {
+			return err
+		}
+		c := changesOf(group, down)
+		if _, err := outbox.Finish(ctx, tx, c.finished); err != nil {
+			return err
+		}
+		crashpoint.PassIf(len(c.finished) > 0, crashpoint.SettleFinished)
+		if _, err := outbox.PutBack(ctx, tx, c.retries); err != nil {
+			return err
+		}
+		crashpoint.PassIf(len(c.retries) > 0, crashpoint.SettlePutBack)
+		if _, err := outbox.Bury(ctx, tx, c.burials); err != nil {
+			return err
+		}
+		crashpoint.PassIf(len(c.burials) > 0, crashpoint.SettleBuried)
+		if _, err := outbox.Release(ctx, tx, c.released); err != nil {
+			return err
+		}
+		crashpoint.PassIf(len(c.released) > 0, crashpoint.SettleReleased)
+		if err := ledger.Close(ctx, tx, c.closures); err != nil {
+			return err
+		}
+		crashpoint.PassIf(len(c.closures) > 0, crashpoint.SettleClosed)
+		if _, err := ledger.Save(ctx, tx, c.results); err != nil {
+			return err
+		}
+		crashpoint.PassIf(len(c.results) > 0, crashpoint.SettleSaved)
+		deltas, err := ledger.SettleCharges(ctx, tx, c.charged)
+		if err != nil {
+			return err
+		}
+		return route.Charge(ctx, tx, deltas)
+	})
+}
+
+// blamed are the routes of failures that cost an attempt while the route is well.
+func blamed(group []settlement) []string {
+	var names []string
+	for _, s := range group {
+		if s.failure != nil && s.failure.Class == failure.Transient && !slices.Contains(names, s.item.route) {
+			names = append(names, s.item.route)
+		}
+	}
+	return names
+}
+
+// changes are what a group comes to in the database.
+type changes struct {
+	finished, released []outbox.Lease
+	retries            []outbox.Retry
+	burials            []outbox.Burial
+	closures           []ledger.Closure
+	results            []ledger.Result
+	charged            []uuid.UUID // calls whose charges are to be settled
+}
+
+func changesOf(group []settlement, down map[string]bool) changes {
+	var c changes
 	for _, s := range group {
 		if s.closure != nil {
-			closures = append(closures, *s.closure)
+			c.closures = append(c.closures, *s.closure)
 		}
 		if s.result != nil {
-			results = append(results, *s.result)
+			c.results = append(c.results, *s.result)
+		}
+		switch {
+		case s.item.Charged:
+			c.charged = append(c.charged, s.item.CallID)
+		case s.closure != nil && s.closure.CallID == s.item.SavedCallID: // whoever opened that call
+			c.charged = append(c.charged, s.item.SavedCallID)
 		}
 		lease := s.item.Lease
 		switch {
 		case s.release:
-			released = append(released, lease)
+			c.released = append(c.released, lease)
 		case s.saved:
 			f := failure.New(failure.ResultUnsaved, "", nil)
-			retries = append(retries, outbox.Retry{Lease: lease, Delay: backoff.Delay(s.item.Attempts, s.item.Key, 0), Failure: f})
+			c.retries = append(c.retries, outbox.Retry{Lease: lease, Delay: backoff.Delay(s.item.Attempts, s.item.Key, 0), Failure: f})
 		case s.failure == nil:
-			finished = append(finished, lease)
+			c.finished = append(c.finished, lease)
 		default:
 			v := decide(s.failure, s.item.version, standing{
 				key: s.item.Key, attempts: s.item.Attempts, unknownCalls: s.item.UnknownCalls, age: s.item.Age, routeDown: down[s.item.route],
 			})
 			if v.bury != nil {
-				burials = append(burials, outbox.Burial{Lease: lease, Unknown: v.unknown, Failure: v.bury})
+				c.burials = append(c.burials, outbox.Burial{Lease: lease, Unknown: v.unknown, Failure: v.bury})
 			} else {
-				retries = append(retries, outbox.Retry{Lease: lease, Delay: v.delay, Refund: v.refund, Unknown: v.unknown, Failure: s.failure})
+				c.retries = append(c.retries, outbox.Retry{Lease: lease, Delay: v.delay, Refund: v.refund, Unknown: v.unknown, Failure: s.failure})
 			}
 		}
 	}
-	return postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
-		crashpoint.Pass(crashpoint.SettleBegun)
-		if _, err := outbox.Finish(ctx, tx, finished); err != nil {
-			return err
-		}
-		crashpoint.PassIf(len(finished) > 0, crashpoint.SettleFinished)
-		if _, err := outbox.PutBack(ctx, tx, retries); err != nil {
-			return err
-		}
-		crashpoint.PassIf(len(retries) > 0, crashpoint.SettlePutBack)
-		if _, err := outbox.Bury(ctx, tx, burials); err != nil {
-			return err
-		}
-		crashpoint.PassIf(len(burials) > 0, crashpoint.SettleBuried)
-		if _, err := outbox.Release(ctx, tx, released); err != nil {
-			return err
-		}
-		crashpoint.PassIf(len(released) > 0, crashpoint.SettleReleased)
-		if err := ledger.Close(ctx, tx, closures); err != nil {
-			return err
-		}
-		crashpoint.PassIf(len(closures) > 0, crashpoint.SettleClosed)
-		_, err := ledger.Save(ctx, tx, results)
-		crashpoint.PassIf(len(results) > 0, crashpoint.SettleSaved)
-		return err
-	})
+	return c
 }
 
 // conclude ends the worker's care for a group.
@@ -176,36 +215,43 @@ func (w *Worker) conclude(ctx context.Context, group []settlement) {
 	w.mu.Lock()
 	for _, s := range group {
 		delete(w.held, s.item.ID)
+		if l := w.lines[s.item.route]; l.crowded.Load() {
+			l.ring()
+		}
 	}
 	w.mu.Unlock()
 	w.endSpans(ctx, group)
 }
 
-// report tells the gates what the calls of a group say of their routes, and returns the routes that are shut.
-// Routes come before items: an item's failure costs it an attempt only while its route is well.
-func (w *Worker) report(ctx context.Context, group []settlement) map[string]bool {
+// report tells the gates what the calls of a group say of their routes. Routes come before items: an item's failure
+// costs it an attempt only while its route is well.
+func (w *Worker) report(ctx context.Context, group []settlement) {
 	tallies := map[string]*tally{}
 	for _, s := range group {
+		t, ok := tallies[s.item.route]
+		if !ok {
+			t = &tally{ramps: map[uuid.UUID]ramped{}}
+			tallies[s.item.route] = t
+		}
+		t.meter(s)
 		if !s.called() {
 			w.cancelProbe(ctx, s.item)
 			continue
 		}
-		t, ok := tallies[s.item.route]
-		if !ok {
-			t = &tally{}
-			tallies[s.item.route] = t
-		}
 		t.add(s)
 	}
-	down := map[string]bool{}
 	for name, t := range tallies {
-		state, err := w.reportRoute(ctx, name, t)
-		if err != nil && ctx.Err() == nil {
+		w.mu.Lock()
+		l := w.lines[name]
+		w.mu.Unlock()
+		if err := errors.Join(w.reportRoute(ctx, l, t), w.reportMeter(ctx, l, t)); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "cannot record the state of a route", slog.String("route", name), slog.Any("error", err))
 		}
-		down[name] = state != route.Closed
+		if t.blames > 0 {
+			l.suspect.Add(-t.blames)
+			l.ring()
+		}
 	}
-	return down
 }
 
 // called reports whether the settlement tells of a request that left for the provider, or tried to.
@@ -215,6 +261,11 @@ func (s settlement) called() bool {
 	}
 	// What this worker gave up by itself says nothing of the provider.
 	return s.failure == nil || s.failure.Reason != failure.Canceled && s.failure.Reason != failure.NotSent
+}
+
+// blamesRoute reports whether the settlement tells of a failure that the route may be to blame for.
+func (s settlement) blamesRoute() bool {
+	return s.called() && s.failure != nil && s.failure.Class != failure.Permanent
 }
 
 // cancelProbe gives back the probe of an item whose call was not made.
@@ -230,67 +281,92 @@ func (w *Worker) cancelProbe(ctx context.Context, it *item) {
 // tally is what the calls of one group say of one route.
 type tally struct {
 	probe    uuid.UUID
-	alive    bool // the provider answered, be it with a refusal
-	failures int
-	failure  *failure.Failure // the one that weighs most
+	alive    bool             // the provider answered, be it with a refusal
+	failures int              // that count towards the breaker
+	counted  *failure.Failure // one of them
+	fault    *failure.Failure // of those that shut the route by themselves, the one that weighs most
+	blames   int64            // failures that the line waits to have reported
+	ramps    map[uuid.UUID]ramped
+	tokens   route.Tokens
 }
 
 func (t *tally) add(s settlement) {
 	if s.item.probe != uuid.Nil {
 		t.probe = s.item.probe
 	}
+	if s.blamesRoute() {
+		t.blames++
+	}
 	f := s.failure
 	switch {
 	case f == nil, f.Class == failure.Permanent:
 		t.alive = true
-		return
 	case f.Class.CountsTowardsBreaker():
 		t.failures++
-	}
-	if t.failure == nil || weight(f) > weight(t.failure) || f.Class == t.failure.Class && f.RetryAfter > t.failure.RetryAfter {
-		t.failure = f
+		t.counted = f
+	case t.fault == nil || weight(f) > weight(t.fault) || f.Class == t.fault.Class && f.RetryAfter > t.fault.RetryAfter:
+		t.fault = f
 	}
 }
 
 func weight(f *failure.Failure) int {
-	switch f.Class {
-	case failure.Operator:
-		return 3
-	case failure.Throttled:
-		return 2
+	if f.Class == failure.Operator {
+		return 1
 	}
-	return 1
+	return 0
 }
 
-func (w *Worker) reportRoute(ctx context.Context, name string, t *tally) (route.State, error) {
-	w.mu.Lock()
-	l := w.lines[name]
-	w.mu.Unlock()
+func (w *Worker) reportRoute(ctx context.Context, l *line, t *tally) error {
 	if t.alive && (l.dirty.Load() || t.probe != uuid.Nil) {
-		if err := w.gate.Succeeded(ctx, name, t.probe); err != nil {
-			return route.Closed, err
+		if err := w.gate.Succeeded(ctx, l.name, t.probe); err != nil {
+			return err
 		}
 		l.dirty.Store(false)
 		if t.probe != uuid.Nil {
-			slog.InfoContext(ctx, "a route is back", slog.String("route", name))
+			slog.InfoContext(ctx, "a route is back", slog.String("route", l.name))
 			if _, err := w.refresh(ctx); err != nil {
-				return route.Closed, err
+				return err
 			}
 		}
 	}
-	if t.failure == nil {
-		return route.Closed, nil
+	if t.counted == nil && t.fault == nil {
+		return nil
 	}
 	l.dirty.Store(true)
-	state, err := w.gate.Failed(ctx, name, t.probe, t.failures, t.failure)
-	if err != nil {
-		return route.Closed, err
+	err := w.reportFailures(ctx, l, t)
+	if t.fault != nil && err == nil {
+		var state route.State
+		state, err = w.gate.Failed(ctx, l.name, t.probe, 0, t.fault)
+		logShut(ctx, l.name, state, t.fault)
 	}
-	if state != route.Closed {
-		slog.WarnContext(ctx, "a route is shut", slog.String("route", name), slog.Any("state", state), slog.Any("class", t.failure.Class), slog.Any("reason", t.failure.Reason))
+	_, refreshErr := w.refresh(ctx)
+	return errors.Join(err, refreshErr)
+}
+
+// reportFailures counts failures towards the breaker. Those that led to its opening cost their items nothing.
+func (w *Worker) reportFailures(ctx context.Context, l *line, t *tally) error {
+	if t.counted == nil {
+		return nil
 	}
-	_, err = w.refresh(ctx)
-	return state, err
+	var state route.State
+	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if state, err = route.New(tx).Failed(ctx, l.name, t.probe, t.failures, t.counted); err != nil {
+			return err
+		}
+		if state == route.Open && t.probe == uuid.Nil {
+			_, err = outbox.RefundTrip(ctx, tx, l.name)
+		}
+		return err
+	})
+	logShut(ctx, l.name, state, t.counted)
+	return err
+}
+
+func logShut(ctx context.Context, name string, state route.State, f *failure.Failure) {
+	if state == route.Closed || state == "" {
+		return
+	}
+	slog.WarnContext(ctx, "a route is shut", slog.String("route", name), slog.Any("state", state), slog.Any("class", f.Class), slog.Any("reason", f.Reason))
 }
 
 // unreachable reports whether the database, and not a row, is the trouble.

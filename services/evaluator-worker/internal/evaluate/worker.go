@@ -128,8 +128,19 @@ type line struct {
 	bulkAt  time.Time // when the bulk lane is looked at next
 
 	state   atomic.Pointer[route.Route]
-	stateAt atomic.Int64 // when state was read, in Unix nanoseconds of this process's clock
-	dirty   atomic.Bool  // the row counts failures that a success must clear
+	stateAt atomic.Int64  // when state was read, in Unix nanoseconds of this process's clock
+	dirty   atomic.Bool   // the row counts failures that a success must clear
+	suspect atomic.Int64  // failures that the route may be to blame for and that it has not been told of yet
+	crowded atomic.Bool   // a claim was cut short until calls of the route end
+	pause   time.Duration // until the next claim is worth it, after one that limits have cut short
+}
+
+// ring wakes the line's claims.
+func (l *line) ring() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
 }
 
 // wait is how much longer the gate stays shut, as far as is known.
@@ -231,10 +242,15 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		for _, it := range items {
 			l.running.Go(func() {
 				defer func() { <-l.slots }()
-				w.settled <- w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
+				s := w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
+				if s.blamesRoute() {
+					// The next claim waits until the gate knows, so that a fault meets the calls under way and no more.
+					l.suspect.Add(1)
+				}
+				w.settled <- s
 			})
 		}
-		if len(items) == 0 && !w.idle(ctx, l) {
+		if (len(items) == 0 || l.pause > 0) && !w.idle(ctx, l) {
 			return nil
 		}
 	}
@@ -254,6 +270,9 @@ func (w *Worker) idle(ctx context.Context, l *line) bool {
 	pause := w.PollInterval + rand.N(w.PollInterval/4+1) //nolint:gosec // jitter
 	if wait := l.wait(time.Now()); wait > 0 {
 		pause = min(pause, wait)
+	}
+	if l.pause > 0 {
+		pause = min(pause, l.pause)
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -309,12 +328,16 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	state := *l.state.Load()
-	if l.wait(time.Now()) > 0 {
+	l.pause = 0
+	if l.wait(time.Now()) > 0 || l.suspect.Load() > 0 {
 		return nil, nil
 	}
 	if state.State == route.Closed {
-		rows, err := l.claimLanes(ctx, most)
-		items, versionErr := w.begin(ctx, l, rows, uuid.Nil)
+		if state.Metered() {
+			return w.claimMetered(ctx, l, most, uuid.Nil)
+		}
+		rows, err := l.claimLanes(ctx, most, (*outbox.Claimer).Claim)
+		items, versionErr := w.begin(ctx, l, rows, terms{})
 		return items, errors.Join(err, versionErr)
 	}
 	probe, ok, err := w.gate.BeginProbe(ctx, l.name, 2*state.CallTimeout)
@@ -323,11 +346,18 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	}
 	crashpoint.Pass(crashpoint.ProbeBegun)
 	slog.InfoContext(ctx, "probing a route", slog.String("route", l.name), slog.String("reason", state.Reason))
-	rows, err := l.claimLanes(ctx, 1)
+	if state.Metered() {
+		items, err := w.claimMetered(ctx, l, 1, probe)
+		if len(items) == 0 {
+			err = errors.Join(err, w.gate.CancelProbe(ctx, l.name, probe))
+		}
+		return items, err
+	}
+	rows, err := l.claimLanes(ctx, 1, (*outbox.Claimer).Claim)
 	if err != nil || len(rows) == 0 {
 		return nil, errors.Join(err, w.gate.CancelProbe(ctx, l.name, probe))
 	}
-	return w.begin(ctx, l, rows, probe)
+	return w.begin(ctx, l, rows, terms{probe: probe})
 }
 
 const (
@@ -339,27 +369,30 @@ const (
 
 // claimLanes claims live work first, less the share that bulk work has saved up. A lane that had less than was
 // asked of it leaves the rest to the other.
-func (l *line) claimLanes(ctx context.Context, most int) ([]outbox.Claimed, error) {
+func (l *line) claimLanes(ctx context.Context, most int, claim claimer) ([]outbox.Claimed, error) {
 	l.credit = min(l.credit+float64(most)*bulkShare, float64(most))
-	rows, err := l.claimBulk(ctx, int(l.credit))
+	rows, err := l.claimBulk(ctx, int(l.credit), claim)
 	if err != nil {
 		return rows, err
 	}
 	l.credit -= float64(len(rows))
-	live, err := l.live.Claim(ctx, most-len(rows))
+	live, err := claim(l.live, ctx, most-len(rows))
 	rows = append(rows, live...)
 	if err != nil {
 		return rows, err
 	}
-	rest, err := l.claimBulk(ctx, most-len(rows))
+	rest, err := l.claimBulk(ctx, most-len(rows), claim)
 	return append(rows, rest...), err
 }
 
-func (l *line) claimBulk(ctx context.Context, most int) ([]outbox.Claimed, error) {
+// claimer is how a lane is claimed: by [outbox.Claimer.Claim], or within limits.
+type claimer func(lane *outbox.Claimer, ctx context.Context, most int) ([]outbox.Claimed, error) //nolint:revive // the shape of a method expression
+
+func (l *line) claimBulk(ctx context.Context, most int, claim claimer) ([]outbox.Claimed, error) {
 	if most == 0 || time.Now().Before(l.bulkAt) {
 		return nil, nil
 	}
-	rows, err := l.bulk.Claim(ctx, most)
+	rows, err := claim(l.bulk, ctx, most)
 	if len(rows) < most {
 		l.bulkAt = time.Now().Add(bulkInterval)
 	}
@@ -367,7 +400,7 @@ func (l *line) claimBulk(ctx context.Context, most int) ([]outbox.Claimed, error
 }
 
 // begin takes claimed rows into this worker's care.
-func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, probe uuid.UUID) ([]*item, error) {
+func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t terms) ([]*item, error) {
 	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimCommitted)
 	items := make([]*item, 0, len(rows))
 	var problem error
@@ -377,7 +410,7 @@ func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, prob
 	}
 	w.mu.Unlock()
 	for _, r := range rows {
-		it := &item{Claimed: r, route: l.name, probe: probe}
+		it := &item{Claimed: r, route: l.name, terms: t}
 		v, err := w.version(ctx, r.VersionID)
 		if err != nil {
 			problem = err
@@ -482,10 +515,7 @@ func (w *Worker) reclaims(ctx context.Context) error {
 
 func (w *Worker) wakeAll() {
 	for _, l := range w.allLines() {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.ring()
 	}
 }
 
