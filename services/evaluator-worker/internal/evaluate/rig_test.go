@@ -30,34 +30,41 @@ const patience = 30 * time.Second
 
 // rig is a database, a provider, and workers between them.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	url     string
 	db      *pgxpool.Pool
 	sim     *providersim.Server
 	version evaluation.Version
 	tracer  trace.Tracer
+	text    func(n int) string // the n-th ticket's
 }
 
-func newRig(t *testing.T, rules ...providersim.Rule) *rig {
+func newRig(t testing.TB, rules ...providersim.Rule) *rig {
 	t.Helper()
-	return rigOn(t, pgtest.URL(t), rules)
+	return newRigWith(t, providersim.Options{Script: rules})
+}
+
+// newRigWith makes a rig with another provider, or another version.
+func newRigWith(t testing.TB, sim providersim.Options, change ...func(*evaluation.Version)) *rig {
+	t.Helper()
+	return rigOn(t, pgtest.URL(t), sim, change...)
 }
 
 // newRigOn makes a rig whose database server the test may crash.
-func newRigOn(t *testing.T, server *pgtest.Server) *rig {
+func newRigOn(t testing.TB, server *pgtest.Server) *rig {
 	t.Helper()
 	url, err := server.NewDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rigOn(t, url, nil)
+	return rigOn(t, url, providersim.Options{})
 }
 
-func rigOn(t *testing.T, url string, rules []providersim.Rule) *rig {
+func rigOn(t testing.TB, url string, sim providersim.Options, change ...func(*evaluation.Version)) *rig {
 	t.Helper()
-	r := &rig{t: t, url: url, tracer: noop.NewTracerProvider().Tracer("")}
+	r := &rig{t: t, url: url, tracer: noop.NewTracerProvider().Tracer(""), text: func(n int) string { return fmt.Sprintf("ticket <%d>", n) }}
 	r.db = pgtest.Pool(t, r.url)
-	r.sim = providersim.New(providersim.Options{Script: rules})
+	r.sim = providersim.New(sim)
 	if err := r.sim.Start(""); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +74,9 @@ func rigOn(t *testing.T, url string, rules []providersim.Rule) *rig {
 		Departments:     []evaluation.Department{{Name: "billing", Description: "invoices"}, {Name: "general", Description: "anything else"}},
 		MaxOutputTokens: 100, Route: "main", MaxUnknownCalls: 2,
 	}.WithDefaults()
+	for _, c := range change {
+		c(&r.version)
+	}
 	err := postgres.InTx(t.Context(), r.db, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := versiondb.Register(ctx, tx, r.version, "test"); err != nil {
 			return err
@@ -86,7 +96,7 @@ func (r *rig) create(lane outbox.Lane, a, b int) []content.Key {
 	var jobs []outbox.Job
 	var keys []content.Key
 	for n := a; n < b; n++ {
-		text, err := content.Canonical("", fmt.Sprintf("ticket <%d>", n))
+		text, err := content.Canonical("", r.text(n))
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -177,6 +187,12 @@ func (r *rig) until(n int, what string, args ...any) {
 		case <-tick.C:
 		}
 	}
+}
+
+// untilMore waits for a query that counts to count more than n.
+func (r *rig) untilMore(n int, what string) {
+	r.t.Helper()
+	r.until(1, fmt.Sprintf("(SELECT FROM %s HAVING count(*) > %d) more", what, n))
 }
 
 // untilDespiteErrors is until for a database that may not be there yet.

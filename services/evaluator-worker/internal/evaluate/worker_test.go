@@ -47,9 +47,7 @@ func TestHintWakesAnIdleWorker(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.start(func(o *evaluate.Options) { o.PollInterval = time.Hour })
-	r.create(outbox.Live, 0, 1)
-	r.until(1, "evaluation_result")
-	for n := 1; n < 5; n++ {
+	for n := range 5 {
 		r.create(outbox.Live, n, n+1)
 		r.exec("SELECT pg_notify('evalonce_work', '')")
 		r.until(n+1, "evaluation_result")

@@ -1,0 +1,4 @@
+package evaluate
+
+// FixedBytes is what tests measure requests against.
+const FixedBytes = fixedBytes
