@@ -119,6 +119,11 @@ demo: build ## Run everything on this machine. TICKETS=FILE TRUTH=COLUMN KEEP=1 
 	$(BUILD)/bin/demo $(if $(TICKETS),--tickets="$$TICKETS") $(if $(TRUTH),--truth="$$TRUTH") $(if $(KEEP),--keep) \
 		$(if $(MODEL),--model="$$MODEL") $(if $(PRICES),--prices="$$PRICES")
 
+.PHONY: scenario
+scenario: build ## Play a month against three designs, and compare them. SEED=N TICKETS=N (5000 for a quick look).
+	@[[ -n $${EVALONCE_DATABASE_URL:-} ]] || .ci/require postgres
+	$(BUILD)/bin/scenario $(if $(SEED),--seed="$$SEED") $(if $(TICKETS),--tickets="$$TICKETS")
+
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
 	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules -exec rm -rf {} +; fi
