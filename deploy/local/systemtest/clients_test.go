@@ -88,26 +88,36 @@ func (s *system) send(orders []order) []*ticketv1.Ticket {
 	for i, o := range orders {
 		requests[i] = &ticketv1.CreateTicketRequest{Subject: "Help", Message: o.message, RequestId: o.id}
 	}
-	try := func(ctx context.Context) ([]*ticketv1.Ticket, error) {
-		ctx, cancel := context.WithTimeout(ctx, orderPatience)
-		defer cancel()
+	var tickets []*ticketv1.Ticket
+	err := s.insist(func(ctx context.Context) error {
 		if len(requests) == 1 {
 			ticket, err := s.api.CreateTicket(ctx, requests[0], grpc.WaitForReady(true))
-			return []*ticketv1.Ticket{ticket}, err
+			tickets = []*ticketv1.Ticket{ticket}
+			return err
 		}
 		answer, err := s.api.BatchCreateTickets(ctx, &ticketv1.BatchCreateTicketsRequest{Requests: requests}, grpc.WaitForReady(true))
-		return answer.GetTickets(), err
+		tickets = answer.GetTickets()
+		return err
+	})
+	if err != nil {
+		if s.ctx.Err() == nil { // else the test is over, and has said why
+			s.t.Errorf("send %s and %d more: %v", orders[0].id, len(orders)-1, err)
+		}
+		return nil
 	}
+	return tickets
+}
+
+// insist calls again for as long as the server cannot be reached or says that it cannot serve just now.
+func (s *system) insist(call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	for {
-		tickets, err := try(ctx)
-		switch code := status.Code(err); {
-		case err == nil:
-			return tickets
-		case ctx.Err() != nil || code != codes.Unavailable && code != codes.DeadlineExceeded:
-			s.t.Errorf("send %s and %d more: %v", orders[0].id, len(orders)-1, err)
-			return nil
+		once, cancel := context.WithTimeout(ctx, orderPatience)
+		err := call(once)
+		cancel()
+		if code := status.Code(err); err == nil || ctx.Err() != nil || code != codes.Unavailable && code != codes.DeadlineExceeded {
+			return err
 		}
 		select {
 		case <-ctx.Done():

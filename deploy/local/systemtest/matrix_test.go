@@ -49,6 +49,7 @@ const (
 // place, and in the end every ticket has its one evaluation. What was paid for without a result are calls that were
 // under way at the death, and none beside: no call that had not begun, and none whose response was saved.
 func TestCrashMatrix(t *testing.T) {
+	crashing(t) // built before anybody's clock runs
 	t.Parallel()
 	scenarios := map[string]func(t *testing.T){}
 	covered := map[crashpoint.Point]bool{}
@@ -66,7 +67,6 @@ func TestCrashMatrix(t *testing.T) {
 			t.Errorf("no scenario kills at %s", p)
 		}
 	}
-	crashing(t) // built before the clock of any scenario runs
 	var g errgroup.Group
 	g.SetLimit(scenariosAtOnce)
 	for _, name := range slices.Sorted(maps.Keys(scenarios)) {
@@ -258,11 +258,18 @@ func (s *system) conclude(ids map[string]string, c scenario, killed map[string]b
 	if got := s.count("evaluation_result"); got != want {
 		s.t.Errorf("%d results, want %d", got, want)
 	}
+	s.ended(ids, c.dead)
+	s.promises(killed)
+}
+
+// ended wants an answer for each ticket, but for those of a message that the model refuses.
+func (s *system) ended(ids map[string]string, refused string) {
+	s.t.Helper()
 	for request, id := range ids {
 		ticket := s.get(id)
 		e := ticket.GetEvaluation()
 		switch {
-		case c.dead != "" && ticket.GetMessage() == c.dead:
+		case refused != "" && ticket.GetMessage() == refused:
 			if e.GetState() != ticketv1.Evaluation_DEAD_LETTER || e.GetDeadLetter().GetReason() != "refusal" {
 				s.t.Errorf("the ticket of %s is %s", request, e)
 			}
@@ -270,6 +277,12 @@ func (s *system) conclude(ids map[string]string, c scenario, killed map[string]b
 			s.t.Errorf("the ticket of %s is %s", request, e)
 		}
 	}
+}
+
+// promises wants every promise kept, both ledgers to tell of the same calls, and nothing to be paid for in vain but
+// calls that were under way when a process was killed.
+func (s *system) promises(killed map[string]bool) {
+	s.t.Helper()
 	fscktest.Require(s.t, s.db)
 	for _, id := range wasted(s.accounts()) {
 		if !killed[id] {

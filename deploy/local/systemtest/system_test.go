@@ -173,7 +173,11 @@ func (s *system) create(message string) *ticketv1.Ticket {
 
 func (s *system) get(id string) *ticketv1.Ticket {
 	s.t.Helper()
-	ticket, err := s.api.GetTicket(s.ctx, &ticketv1.GetTicketRequest{Id: id})
+	var ticket *ticketv1.Ticket
+	err := s.insist(func(ctx context.Context) (err error) {
+		ticket, err = s.api.GetTicket(ctx, &ticketv1.GetTicketRequest{Id: id}, grpc.WaitForReady(true))
+		return err
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
