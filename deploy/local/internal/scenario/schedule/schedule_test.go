@@ -98,8 +98,12 @@ func TestTextsAreEqualWhenTheirContentsAre(t *testing.T) {
 
 func TestAvailability(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(50) {
-		for _, count := range []int{200, 5000, 50_000, schedule.TicketsOfAMonth} {
+	for seed := range uint64(20) {
+		counts := []int{200, 5000, 20_000}
+		if seed == 1 {
+			counts = append(counts, schedule.TicketsOfAMonth)
+		}
+		for _, count := range counts {
 			s := draw(t, options(seed, count))
 			if got := s.Availability(false); math.Abs(got-0.995) > 1e-9 {
 				t.Errorf("seed %d, %d tickets: available %.5f of the time", seed, count, got)
