@@ -61,7 +61,7 @@ CREATE TABLE evaluator_version (
   cached_input_usd_per_mtok numeric NOT NULL DEFAULT 0 CHECK (cached_input_usd_per_mtok >= 0),
   output_usd_per_mtok       numeric NOT NULL DEFAULT 0 CHECK (output_usd_per_mtok >= 0),
   max_attempts              integer NOT NULL DEFAULT 8 CHECK (max_attempts > 0),
-  unknown_policy            text NOT NULL DEFAULT 'resend' CHECK (unknown_policy IN ('resend', 'hold')),
+  unknown_policy            text NOT NULL DEFAULT 'resend' CHECK (unknown_policy IN ('resend', 'hold', 'recover')),
   max_unknown_calls         integer NOT NULL DEFAULT 2 CHECK (max_unknown_calls >= 0),
   max_age                   interval NOT NULL DEFAULT '24 hours' CHECK (max_age > interval '0'),
   created_by                text NOT NULL,

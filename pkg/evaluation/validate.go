@@ -56,7 +56,8 @@ func (v Version) Validate() error {
 	c.price("prices.cached_input_usd_per_mtok", v.Prices.CachedInputUSDPerMTok)
 	c.price("prices.output_usd_per_mtok", v.Prices.OutputUSDPerMTok)
 	c.positive("max_attempts", v.MaxAttempts)
-	c.check(v.UnknownPolicy == Resend || v.UnknownPolicy == Hold, "unknown_policy", "must be resend or hold")
+	c.check(v.UnknownPolicy == Resend || v.UnknownPolicy == Hold || v.UnknownPolicy == Recover, "unknown_policy", "must be resend, hold or recover")
+	c.check(v.UnknownPolicy != Recover || v.Provider == "openai", "unknown_policy", "can be recover for provider openai alone: the others cannot be asked for a lost response")
 	c.check(v.MaxUnknownCalls >= 0 && v.MaxUnknownCalls <= math.MaxInt32,
 		"max_unknown_calls", "must be between 0 and 2147483647")
 	c.check(v.MaxAge > 0, "max_age", "must be positive")

@@ -19,6 +19,9 @@ type UnknownPolicy string
 const (
 	Resend UnknownPolicy = "resend" // send again, within the bound of MaxUnknownCalls
 	Hold   UnknownPolicy = "hold"   // keep as a dead letter until an operator decides
+	// Recover asks the provider for the lost response first, and then does as Resend. The provider keeps what it was
+	// sent, and what it answered, to be able to tell.
+	Recover UnknownPolicy = "recover"
 )
 
 // The values of fields that a version leaves out. [Version.WithDefaults] cannot fill in DefaultMaxUnknownCalls,

@@ -26,6 +26,7 @@ type Outcome string
 
 // The outcomes a call is closed with; the table says what each means.
 const (
+	Unsent   Outcome = "unsent"
 	Failed   Outcome = "failed"
 	Unknown  Outcome = "unknown"
 	Saved    Outcome = "saved"
@@ -37,7 +38,7 @@ const (
 type Closure struct {
 	CallID            uuid.UUID
 	Outcome           Outcome
-	Failure           *failure.Failure // nil for Saved and Answered
+	Failure           *failure.Failure // nil for Unsent, Saved and Answered
 	HTTPStatus        int              // 0 when there was none
 	ProviderRequestID string
 	ServedModel       string
@@ -101,6 +102,15 @@ func SettleCharges(ctx context.Context, tx pgx.Tx, calls []uuid.UUID) ([]route.D
 		deltas[i] = route.Delta{Route: r.Route, OpenedAt: r.OpenedAt, USD: r.USD}
 	}
 	return deltas, nil
+}
+
+// UnknownCalls returns the calls of a key whose outcome nobody knows, the oldest first.
+func UnknownCalls(ctx context.Context, db ledgersql.DBTX, key content.Key) ([]uuid.UUID, error) {
+	ids, err := ledgersql.New(db).UnknownCalls(ctx, string(key))
+	if err != nil {
+		return nil, fmt.Errorf("list the unknown calls of %s: %w", key, err)
+	}
+	return ids, nil
 }
 
 // Result is an answer, with what explains it.

@@ -41,6 +41,9 @@ FROM due d
 JOIN evaluator_version v ON v.id = d.version_id
 GROUP BY v.route, spend_period('day', d.started_at);
 
+-- name: UnknownCalls :many
+SELECT id FROM model_call WHERE idempotency_key = @key AND outcome = 'unknown' ORDER BY id;
+
 -- name: SaveResults :many
 -- The first writer wins. The keys written come back.
 INSERT INTO evaluation_result (

@@ -205,3 +205,27 @@ func (q *Queries) SettleCharges(ctx context.Context, ids []uuid.UUID) ([]SettleC
 	}
 	return items, nil
 }
+
+const unknownCalls = `-- name: UnknownCalls :many
+SELECT id FROM model_call WHERE idempotency_key = $1 AND outcome = 'unknown' ORDER BY id
+`
+
+func (q *Queries) UnknownCalls(ctx context.Context, key string) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, unknownCalls, key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -608,6 +608,7 @@ WITH expired AS MATERIALIZED (
   SELECT e.idempotency_key, l.lease_id IS NOT NULL AS lost,
          l.lease_id IS NOT NULL
            AND (v.unknown_policy = 'hold' OR e.unknown_calls + 1 > v.max_unknown_calls OR e.attempts >= v.max_attempts)
+           AND v.unknown_policy <> 'recover' -- which is asked about first, and buried by who has asked in vain
            AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
            AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key
                              AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late)) AS dead

@@ -57,6 +57,7 @@ type settlement struct {
 	result  *ledger.Result  // nil unless there is a new answer
 	failure *failure.Failure
 	release bool // nothing was begun
+	unsent  bool // the item's own call was not made, because an earlier one of its key was looked into
 	saved   bool // only the response could be written; the answer is judged again by a later claim
 }
 
@@ -87,6 +88,9 @@ func (w *Worker) evaluate(ctx context.Context, it *item, timeout time.Duration) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	if s, done := w.recoverLost(ctx, provider, it); done {
+		return s
+	}
 	crashpoint.Pass(crashpoint.CallSending)
 	response, err := provider.Call(ctx, inference.Request{Version: it.version, Text: text, CallID: it.CallID})
 	crashpoint.Pass(crashpoint.CallReturned)

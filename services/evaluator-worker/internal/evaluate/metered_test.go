@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/shopspring/decimal"
 	"pgregory.net/rapid"
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/providersim"
 	"github.com/evalonce/evalonce/pkg/route"
@@ -383,27 +385,19 @@ func TestReleasedCallsAreNotCharged(t *testing.T) {
 // well: for the whole fleet.
 func TestRampDoublesWithEachRound(t *testing.T) {
 	t.Parallel()
-	for name, action := range map[string]providersim.Action{
-		"throttled": {Error: providersim.RateLimit, RetryAfter: time.Hour},
-		"outage":    {Error: providersim.Overloaded503},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, reason := range []failure.Reason{failure.RateLimited, failure.Overloaded, failure.Unauthorized} {
+		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t)
-			if err := r.sim.StartOutage(action); err != nil {
+			r := newRig(t, providersim.Rule{Action: providersim.Action{Hang: providersim.HangBeforeAnswer}})
+			r.create(outbox.Live, 0, 500)
+			if _, err := route.New(r.db).Failed(t.Context(), r.version.Route, uuid.Nil, 5, failure.New(reason, "", nil)); err != nil {
 				t.Fatal(err)
 			}
-			r.create(outbox.Live, 0, 500)
 			for range 3 {
 				r.start()
 			}
-			r.awaitShut()
-			if err := r.sim.AddRules(providersim.Rule{Action: providersim.Action{Hang: providersim.HangBeforeAnswer}}); err != nil {
-				t.Fatal(err)
-			}
-			r.sim.EndOutage()
-			r.due()
 			for width := 1; width <= 8; width *= 2 {
+				r.due() // of use in the first round
 				if err := r.sim.WaitHanging(t.Context(), width); err != nil {
 					t.Fatal(err)
 				}

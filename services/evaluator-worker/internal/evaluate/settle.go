@@ -178,14 +178,17 @@ func changesOf(group []settlement, down map[string]bool) changes {
 		if s.closure != nil {
 			c.closures = append(c.closures, *s.closure)
 		}
+		if s.unsent {
+			c.closures = append(c.closures, ledger.Closure{CallID: s.item.CallID, Outcome: ledger.Unsent})
+		}
 		if s.result != nil {
 			c.results = append(c.results, *s.result)
 		}
-		switch {
-		case s.item.Charged:
+		if s.item.Charged {
 			c.charged = append(c.charged, s.item.CallID)
-		case s.closure != nil && s.closure.CallID == s.item.SavedCallID: // whoever opened that call
-			c.charged = append(c.charged, s.item.SavedCallID)
+		}
+		if s.closure != nil && s.closure.CallID != s.item.CallID { // whoever opened that call
+			c.charged = append(c.charged, s.closure.CallID)
 		}
 		lease := s.item.Lease
 		switch {

@@ -44,6 +44,12 @@ func decide(f *failure.Failure, v evaluation.Version, s standing) verdict {
 		back.delay = backoff.Delay(0, s.key, f.RetryAfter)
 		return back
 	case failure.Unknown:
+		if f.Reason == failure.UnknownOutcome { // a lost response was asked for in vain
+			return verdict{bury: f}
+		}
+		if v.UnknownPolicy == evaluation.Recover {
+			return back
+		}
 		if v.UnknownPolicy == evaluation.Hold || s.unknownCalls+1 > v.MaxUnknownCalls || s.attempts >= v.MaxAttempts {
 			return verdict{bury: failure.New(failure.UnknownOutcome, f.Detail, f), unknown: true}
 		}
