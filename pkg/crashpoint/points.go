@@ -19,8 +19,10 @@ const (
 
 // Claim: one transaction of the worker, and what it does with what it got.
 const (
-	// ClaimLeased is when rows are leased and their calls opened: what is left is COMMIT.
+	// ClaimLeased is when rows are leased and their calls opened. On a route without limits, what is left is COMMIT.
 	ClaimLeased Point = "claim.leased"
+	// ClaimCharged is when that is taken off the route's limits and budgets, too: what is left is COMMIT.
+	ClaimCharged Point = "claim.charged"
 	// ClaimCommitted is when leases are held and the worker has not looked at them yet.
 	ClaimCommitted Point = "claim.committed"
 	// ClaimBegun is when the worker extends the leases and no call has begun.
@@ -45,6 +47,9 @@ const (
 
 // Settle: one transaction of the worker.
 const (
+	// SettleTripped is when the breaker is open, and the attempts that led there are given back, by a transaction of
+	// its own: what is left is its COMMIT.
+	SettleTripped Point = "settle.tripped"
 	// SettleReported is when the routes know how the calls went, and nothing is written of the work.
 	SettleReported Point = "settle.reported"
 	// SettleBegun is when the transaction is open and nothing is written.
@@ -59,8 +64,10 @@ const (
 	SettleReleased Point = "settle.released"
 	// SettleClosed is when the calls are closed with their responses, and the results are not written.
 	SettleClosed Point = "settle.closed"
-	// SettleSaved is when all is written: what is left is COMMIT.
+	// SettleSaved is when the results are written, and the budgets still charged with the worst.
 	SettleSaved Point = "settle.saved"
+	// SettleCharged is when they are charged with what the calls have cost: what is left is COMMIT.
+	SettleCharged Point = "settle.charged"
 	// SettleCommitted is when all is stored, and the worker still counts the leases as its own.
 	SettleCommitted Point = "settle.committed"
 	// KeepBegun is when a result was refused, and its response is about to be saved by itself.
@@ -113,10 +120,10 @@ const (
 func All() []Point {
 	return []Point{
 		CreateBegun, CreateReserved, CreateInserted, CreateEnqueued, CreateCommitted,
-		ClaimLeased, ClaimCommitted, ClaimBegun, ProbeBegun, KnownAnswered, KnownSaved, KnownJudged,
+		ClaimLeased, ClaimCharged, ClaimCommitted, ClaimBegun, ProbeBegun, KnownAnswered, KnownSaved, KnownJudged,
 		CallSending, CallReturned,
-		SettleReported, SettleBegun, SettleFinished, SettlePutBack, SettleBuried, SettleReleased,
-		SettleClosed, SettleSaved, SettleCommitted, KeepBegun, KeepCommitted,
+		SettleTripped, SettleReported, SettleBegun, SettleFinished, SettlePutBack, SettleBuried, SettleReleased,
+		SettleClosed, SettleSaved, SettleCharged, SettleCommitted, KeepBegun, KeepCommitted,
 		HeartbeatBegun, HeartbeatExtended, ReclaimBegun, ReclaimCommitted,
 		StopGivingBack, StopDrained,
 		SweepReclaimed, SweepReclaimCommitted, SweepPruned, SweepPruneCommitted,

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -45,7 +46,9 @@ func (w *Worker) claimMetered(ctx context.Context, l *line, most int, probe uuid
 		if rows, err = l.claimLanes(ctx, min(most, permit.Calls), l.within(tx, &allowance)); err != nil {
 			return err
 		}
-		return permit.Use(ctx, tx, useOf(permit, rows, allowance))
+		err = permit.Use(ctx, tx, useOf(permit, rows, allowance))
+		crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimCharged)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim on metered route %s: %w", l.name, err)

@@ -147,7 +147,9 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 		if err != nil {
 			return err
 		}
-		return route.Charge(ctx, tx, deltas)
+		err = route.Charge(ctx, tx, deltas)
+		crashpoint.PassIf(len(deltas) > 0, crashpoint.SettleCharged)
+		return err
 	})
 }
 
@@ -358,6 +360,7 @@ func (w *Worker) reportFailures(ctx context.Context, l *line, t *tally) error {
 		}
 		if state == route.Open && t.probe == uuid.Nil {
 			_, err = outbox.RefundTrip(ctx, tx, l.name)
+			crashpoint.Pass(crashpoint.SettleTripped)
 		}
 		return err
 	})
