@@ -36,8 +36,9 @@ type scenario struct {
 	// drive leads the victim to its point; work alone does where it is nil.
 	drive func(s *system, victim *stack.Process)
 	// heal takes away what would keep the survivors from finishing.
-	heal func(s *system)
-	dead string // the message whose tickets end as a dead letter, of a refusal
+	heal    func(s *system)
+	metered bool   // on a route with limits and a budget
+	dead    string // the message whose tickets end as a dead letter, of a refusal
 }
 
 const (
@@ -106,14 +107,17 @@ func claiming() []scenario {
 	return []scenario{
 		{at: crashpoint.ClaimLeased},
 		{at: crashpoint.ClaimLeased, name: "later", nth: 3},
+		{at: crashpoint.ClaimLeased, name: "metered", nth: 3, metered: true},
+		{at: crashpoint.ClaimCharged, nth: 3, metered: true},
 		{at: crashpoint.ClaimCommitted},
 		{at: crashpoint.ClaimCommitted, name: "later", nth: 3},
+		{at: crashpoint.ClaimCommitted, name: "metered", nth: 3, metered: true},
 		{at: crashpoint.ClaimBegun},
 		{at: crashpoint.ClaimBegun, name: "later", nth: 3},
 		{at: crashpoint.ProbeBegun, prepare: openRoute},
 		{at: crashpoint.KnownAnswered, prepare: workBesideResults},
 		{at: crashpoint.KnownSaved, nth: 3, prepare: savedResponses},
-		{at: crashpoint.KnownJudged, nth: 3, prepare: savedResponses},
+		{at: crashpoint.KnownJudged, nth: 3, prepare: savedResponses, metered: true},
 	}
 }
 
@@ -134,17 +138,20 @@ func calling() []scenario {
 
 func settling() []scenario {
 	return []scenario{
+		{at: crashpoint.SettleTripped, rules: failAtFirst, heal: letGo},
 		{at: crashpoint.SettleReported, nth: 2},
 		{at: crashpoint.SettleReported, name: "of a probe", prepare: openRoute},
 		{at: crashpoint.SettleBegun, nth: 2},
 		{at: crashpoint.SettleFinished, nth: 2},
 		{at: crashpoint.SettlePutBack, rules: failOnce(text(3))},
-		{at: crashpoint.SettleBuried, rules: refuse(text(3)), dead: text(3)},
+		{at: crashpoint.SettleBuried, rules: refuse(text(3)), dead: text(3), metered: true},
 		{at: crashpoint.SettleClosed, nth: 2},
 		{at: crashpoint.SettleSaved, nth: 2},
+		{at: crashpoint.SettleSaved, name: "metered", nth: 2, metered: true},
+		{at: crashpoint.SettleCharged, nth: 2, metered: true},
 		{at: crashpoint.SettleCommitted, nth: 2},
 		{at: crashpoint.KeepBegun, nth: 3, prepare: refuseResults, heal: acceptResults},
-		{at: crashpoint.KeepCommitted, nth: 3, prepare: refuseResults, heal: acceptResults},
+		{at: crashpoint.KeepCommitted, nth: 3, prepare: refuseResults, heal: acceptResults, metered: true},
 	}
 }
 
@@ -154,7 +161,7 @@ func upkeeping() []scenario {
 		{at: crashpoint.HeartbeatBegun, rules: slow, heal: letGo},
 		{at: crashpoint.HeartbeatExtended, rules: slow, heal: letGo},
 		{at: crashpoint.ReclaimBegun, rules: hangAtFirst, prepare: killAnother},
-		{at: crashpoint.ReclaimCommitted, rules: hangAtFirst, prepare: killAnother},
+		{at: crashpoint.ReclaimCommitted, rules: hangAtFirst, prepare: killAnother, metered: true},
 	}
 }
 
@@ -176,7 +183,7 @@ func stopping() []scenario {
 
 // killWorker kills a worker, starts another, and lets clients go on all the while.
 func killWorker(t *testing.T, c scenario) {
-	s := startSystem(t, options{bin: crashing(t), rules: c.rules, latency: someLatency, version: patientVersion})
+	s := startSystem(t, options{bin: crashing(t), rules: c.rules, latency: someLatency, version: patientVersion, metered: c.metered})
 	orders := someOrders()
 	ids := s.submit(orders[:len(orders)/2])
 	killed := map[string]bool{}
@@ -211,7 +218,7 @@ func sweeping() []scenario {
 	var list []scenario
 	for _, p := range crashpoint.All() {
 		if strings.HasPrefix(string(p), "sweep.") {
-			list = append(list, scenario{at: p, rules: hangAtFirst, prepare: disorder})
+			list = append(list, scenario{at: p, rules: hangAtFirst, prepare: disorder, metered: true})
 		}
 	}
 	return list
@@ -219,7 +226,7 @@ func sweeping() []scenario {
 
 // killSweeper kills the sweeper amid everything that it may find, and lets another sweep.
 func killSweeper(t *testing.T, c scenario) {
-	s := startSystem(t, options{bin: crashing(t), rules: c.rules, latency: someLatency, version: patientVersion})
+	s := startSystem(t, options{bin: crashing(t), rules: c.rules, latency: someLatency, version: patientVersion, metered: c.metered})
 	ids := s.submit(someOrders())
 	killed := c.prepare(s)
 	victim, err := s.stack.StartSweeper(t.Context(), time.Minute, fmt.Sprintf("%s%s:%d", crashAt, c.at, max(c.nth, 1)))
@@ -296,6 +303,8 @@ var someLatency = providersim.Latency{Min: 10 * time.Millisecond, Max: 50 * time
 // patientVersion is not what a scenario is about: it ends nothing early.
 func patientVersion(v *evaluation.Version) { v.MaxAttempts = 8 }
 
+var failAtFirst = []providersim.Rule{{Match: providersim.Match{Attempt: 1}, Action: providersim.Action{Error: providersim.ServerError500}}}
+
 var hangAtFirst = []providersim.Rule{{Match: providersim.Match{Attempt: 1}, Action: hang}}
 
 func failOnce(message string) []providersim.Rule {
@@ -362,13 +371,13 @@ func killAnother(s *system) map[string]bool {
 func stoppedInClaim(at crashpoint.Point) scenario {
 	var lock pgx.Tx
 	return scenario{
-		at: at,
+		at: at, metered: true,
 		prepare: func(s *system) map[string]bool {
 			lock = s.hold("LOCK TABLE model_call IN SHARE MODE")
 			return nil
 		},
 		drive: func(s *system, victim *stack.Process) {
-			s.until(1, waitingFor("Claim"))
+			s.until(1, waitingFor("ClaimWithin"))
 			s.terminate(victim)
 			s.letGo(lock)
 		},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/shopspring/decimal"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -23,6 +24,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/providersim"
+	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
@@ -49,6 +51,7 @@ type options struct {
 	rules    []providersim.Rule
 	latency  providersim.Latency
 	version  func(*evaluation.Version)
+	metered  bool     // the route has limits and a budget, which are wide
 	api      []string // more of ticket-api's environment
 }
 
@@ -102,6 +105,7 @@ func startSystem(t *testing.T, o options) *system {
 		ID: "v1", PromptVersion: "p1", Provider: "openai", Model: "gpt-5-mini", Prompt: "Sort the ticket.", AnswerSchema: evaluation.AnswerSchema,
 		Departments:     []evaluation.Department{{Name: "billing", Description: "invoices"}, {Name: "general", Description: "anything else"}},
 		MaxOutputTokens: 100, Route: "main", MaxUnknownCalls: 2, MaxAttempts: 2,
+		Prices: evaluation.Prices{InputUSDPerMTok: decimal.NewFromInt(2), OutputUSDPerMTok: decimal.NewFromInt(8)},
 	}.WithDefaults()
 	if o.version != nil {
 		o.version(&s.version)
@@ -114,6 +118,16 @@ func startSystem(t *testing.T, o options) *system {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if o.metered {
+		limits := route.Limits{RequestsPerMinute: 1_000_000, TokensPerMinute: 1_000_000_000, ConcurrentCalls: 1000}
+		if err := route.SetLimits(t.Context(), s.db, s.version.Route, limits); err != nil {
+			t.Fatal(err)
+		}
+		budget := decimal.NewFromInt(1000)
+		if err := route.SetSpendLimit(t.Context(), s.db, route.Budget{Scope: route.AllRoutes, Period: route.Day}, &budget); err != nil {
+			t.Fatal(err)
+		}
 	}
 	token, hash := rpc.MintToken()
 	if s.server, err = s.stack.StartTicketAPI(t.Context(), "acme="+hash, o.api...); err != nil {
