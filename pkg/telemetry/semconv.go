@@ -47,15 +47,16 @@ const (
 
 // Attributes of our own.
 const (
-	EvaluationKey = attribute.Key("evalonce.evaluation.key")
-	VersionID     = attribute.Key("evalonce.version.id")
-	Route         = attribute.Key("evalonce.route")
-	Lane          = attribute.Key("evalonce.lane")
-	Attempt       = attribute.Key("evalonce.attempt")
-	FailureClass  = attribute.Key("evalonce.failure.class")
-	DedupHit      = attribute.Key("evalonce.dedup_hit")      // a result was there already, and no call was made
-	TicketsServed = attribute.Key("evalonce.tickets.served") // by this one evaluation
-	CostUSD       = attribute.Key("evalonce.cost_usd")
+	EvaluationKey    = attribute.Key("evalonce.evaluation.key")
+	VersionID        = attribute.Key("evalonce.version.id")
+	Route            = attribute.Key("evalonce.route")
+	Lane             = attribute.Key("evalonce.lane")
+	Attempt          = attribute.Key("evalonce.attempt")
+	FailureClass     = attribute.Key("evalonce.failure.class")
+	DedupHit         = attribute.Key("evalonce.dedup_hit")         // a result was there already, and no call was made
+	TicketsServed    = attribute.Key("evalonce.tickets.served")    // by this one evaluation
+	ModelSubstituted = attribute.Key("evalonce.model.substituted") // another model answered than the one that was asked
+	CostUSD          = attribute.Key("evalonce.cost_usd")
 )
 
 // SendAttributes are those of a span that stores work for so many tickets.

@@ -1,9 +1,6 @@
 package inference
 
 import (
-	"encoding/json"
-	"errors"
-
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/shared"
 
@@ -35,9 +32,6 @@ func chatParams(v evaluation.Version, p prompt.Prompt) openai.ChatCompletionNewP
 	}
 }
 
-// readChatCompletion reads a chat completion, and takes a member of an unexpected type for absent. The SDK's own
-// type is not used: it coerces what does not fit by rules that may change, and a stored body must read the same
-// after an update as it did when it arrived.
 func readChatCompletion(body []byte) reading {
 	var wire struct {
 		ID      string `json:"id"`
@@ -53,26 +47,27 @@ func readChatCompletion(body []byte) reading {
 			PromptTokens        int64 `json:"prompt_tokens"`
 			CompletionTokens    int64 `json:"completion_tokens"`
 			PromptTokensDetails struct {
-				CachedTokens int64 `json:"cached_tokens"`
+				CachedTokens     int64 `json:"cached_tokens"`
+				CacheWriteTokens int64 `json:"cache_write_tokens"`
 			} `json:"prompt_tokens_details"`
 			CompletionTokensDetails struct {
 				ReasoningTokens int64 `json:"reasoning_tokens"`
 			} `json:"completion_tokens_details"`
 		} `json:"usage"`
 	}
-	// The standard library goes on after a member of the wrong type, and reports it at the end.
-	var wrongType *json.UnmarshalTypeError
-	if err := json.Unmarshal(body, &wire); err != nil && !errors.As(err, &wrongType) {
+	if !decode(body, &wire) {
 		return reading{}
 	}
 	r := reading{isJSON: true, id: wire.ID, model: wire.Model}
 	r.recognised = wire.Choices != nil || wire.Usage != nil
 	if u := wire.Usage; u != nil {
-		// Out of range is out of the question: the ledger refuses negative counts, and prices rely on the subsets.
-		r.usage.InputTokens = max(u.PromptTokens, 0)
-		r.usage.CachedInputTokens = min(max(u.PromptTokensDetails.CachedTokens, 0), r.usage.InputTokens)
-		r.usage.OutputTokens = max(u.CompletionTokens, 0)
-		r.usage.ReasoningTokens = min(max(u.CompletionTokensDetails.ReasoningTokens, 0), r.usage.OutputTokens)
+		r.usage = evaluation.Usage{
+			InputTokens:       u.PromptTokens,
+			CachedInputTokens: u.PromptTokensDetails.CachedTokens,
+			CacheWriteTokens:  u.PromptTokensDetails.CacheWriteTokens,
+			OutputTokens:      u.CompletionTokens,
+			ReasoningTokens:   u.CompletionTokensDetails.ReasoningTokens,
+		}
 	}
 	if wire.Choices != nil && len(*wire.Choices) > 0 {
 		choice := (*wire.Choices)[0]

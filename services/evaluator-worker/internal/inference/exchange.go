@@ -7,11 +7,8 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/openai/openai-go/v3/option"
 )
 
 // What is read of a response, at most: an answer has some hundred bytes, and so has an error that says something.
@@ -20,6 +17,12 @@ const (
 	maxBody      = 4 << 20
 	maxErrorBody = 64 << 10
 )
+
+// sentHeaders are all that leave. SDKs add more: what machine this is, how often they tried, what trace the call is in.
+var sentHeaders = []string{
+	"Accept", "Content-Type", "User-Agent", callIDHeader,
+	"Authorization", "X-Api-Key", "Anthropic-Version",
+}
 
 // exchange carries one request to the wire and keeps what came of it.
 type exchange struct {
@@ -39,13 +42,13 @@ type exchange struct {
 	before  int64        // what had been written to conn when the request got it
 }
 
-// do is the SDK's innermost step. It reads the whole response itself, so that nothing is lost to the SDK's
+// do is the innermost step of every SDK. It reads the whole response itself, so that nothing is lost to the SDK's
 // handling of errors, and hands a copy on.
-func (x *exchange) do(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+func (x *exchange) do(req *http.Request, next func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	x.attempted = true
 	x.size = req.ContentLength
 	for name := range req.Header {
-		if strings.HasPrefix(name, "X-Stainless-") {
+		if !slices.Contains(sentHeaders, name) {
 			req.Header.Del(name)
 		}
 	}

@@ -2,11 +2,12 @@
 //
 // # What a call guarantees
 //
-// At most one request leaves for each Call. The SDK's retries are off, redirects are refused, and the transport
-// is given no second copy of the body, so that it cannot repeat a request of which anything was written.
+// At most one request leaves for each Call. The SDKs' retries are off, redirects are refused, and the transport
+// is given no second copy of the body, so that it cannot repeat a request of which anything was written. Of what SDKs
+// say of themselves and of this process, nothing leaves with it.
 //
-// What arrived is kept. The response is captured before the SDK interprets it, because the SDK drops bodies
-// whose shape it does not know, and it is returned beside the error too: a refusal, a truncated answer or a
+// What arrived is kept. The response is captured before the SDK interprets it, because SDKs drop bodies
+// whose shape they do not know, and it is returned beside the error too: a refusal, a truncated answer or a
 // broken one has been paid for.
 //
 // Whether a request that failed has left is known, not guessed: Exchange.Sent of package failure decides between a
@@ -19,6 +20,7 @@ package inference
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -44,18 +46,32 @@ type Response struct {
 	Usage             evaluation.Usage
 }
 
+// protocol is how a provider's responses are read.
+type protocol struct {
+	provider        string // as versions name it
+	company         string // as OpenTelemetry's conventions name it
+	requestIDHeader string
+	read            func(body []byte) reading
+}
+
+var (
+	chatCompletions = protocol{"openai", "openai", "X-Request-Id", readChatCompletion}
+	openaiResponses = protocol{"openai_responses", "openai", "X-Request-Id", readResponse}
+	messages        = protocol{"anthropic", "anthropic", "Request-Id", readMessage}
+)
+
 // ParseSaved interprets the stored body of a 2xx response as Call did when it arrived. The error is a
 // *failure.Failure when the body can be no answer.
 func ParseSaved(provider string, raw []byte) (Response, error) {
-	switch provider {
-	case openaiProvider:
-		x := exchange{status: http.StatusOK, body: raw, whole: true}
-		response, _, f := x.interpret(readChatCompletion)
-		if f != nil {
-			return response, f
-		}
-		return response, nil
-	default:
+	all := []protocol{chatCompletions, openaiResponses, messages}
+	i := slices.IndexFunc(all, func(p protocol) bool { return p.provider == provider })
+	if i < 0 {
 		return Response{}, fmt.Errorf("parse a saved response: unknown provider %q", provider)
 	}
+	x := exchange{status: http.StatusOK, body: raw, whole: true}
+	response, _, f := x.interpret(all[i])
+	if f != nil {
+		return response, f
+	}
+	return response, nil
 }

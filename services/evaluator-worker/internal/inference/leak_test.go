@@ -2,13 +2,13 @@ package inference
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -30,38 +30,33 @@ func TestNothingConfidentialLeaks(t *testing.T) {
 		"message": "MessageSentinel: my password is hunter2 and my card is 4111",
 		"prompt":  "PromptSentinel: you are the triage of a secret company",
 	}
-	q := question(t)
-	q.Text.Subject, q.Text.Message, q.Version.Prompt = secrets["subject"], "a\nb \"quoted\" "+secrets["message"]+" c", secrets["prompt"]
-
-	echo := func(status int, shape func(everything string) any) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			body, _ := io.ReadAll(r.Body)
-			var sent struct{ Messages []struct{ Content string } }
-			_ = json.Unmarshal(body, &sent)
-			everything := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + " " + r.URL.Query().Get("key")
-			for _, m := range sent.Messages {
-				everything += " " + m.Content[:min(len(m.Content), 100)] + " " + m.Content[max(0, len(m.Content)-200):]
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(status)
-			_ = json.NewEncoder(w).Encode(shape(everything))
-		}
-	}
 	openAIShape := func(s string) any { return map[string]any{"error": map[string]any{"message": s, "code": "odd"}} }
 	cases := map[string]http.HandlerFunc{
-		"OpenAI's error":      echo(400, openAIShape),
-		"unauthorized":        echo(401, openAIShape),
-		"server error":        echo(500, openAIShape),
+		"OpenAI's error": echo(400, openAIShape),
+		"unauthorized":   echo(401, openAIShape),
+		"server error":   echo(500, openAIShape),
+		"Anthropic's error": echo(529, func(s string) any {
+			return map[string]any{"type": "error", "error": map[string]any{"type": "overloaded_error", "message": s}}
+		}),
 		"error as text":       echo(500, func(s string) any { return map[string]any{"error": s} }),
 		"validation error":    echo(422, func(s string) any { return map[string]any{"detail": []any{map[string]any{"msg": s, "input": s}}} }),
 		"unknown shape":       echo(418, func(s string) any { return []string{s} }),
 		"error under success": echo(200, openAIShape),
 		"no answer at all":    echo(200, func(s string) any { return s }),
 		"refusal": echo(200, func(s string) any {
-			return map[string]any{"choices": []any{map[string]any{"message": map[string]any{"refusal": s}}}}
+			return map[string]any{
+				"choices": []any{map[string]any{"message": map[string]any{"refusal": s}}},
+				"output":  []any{map[string]any{"type": "message", "content": []any{map[string]any{"type": "refusal", "refusal": s}}}},
+				"content": []any{}, "stop_reason": "refusal", "stop_details": map[string]any{"explanation": s},
+			}
 		}),
 		"truncated": echo(200, func(s string) any {
-			return map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": "{" + s}, "finish_reason": "length"}}}
+			return map[string]any{
+				"choices": []any{map[string]any{"message": map[string]any{"content": "{" + s}, "finish_reason": "length"}},
+				"output":  []any{map[string]any{"type": "message", "content": []any{map[string]any{"type": "output_text", "text": "{" + s}}}},
+				"status":  "incomplete", "incomplete_details": map[string]any{"reason": "max_output_tokens"},
+				"content": []any{map[string]any{"type": "text", "text": "{" + s}}, "stop_reason": "max_tokens",
+			}
 		}),
 		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) },
 		"closed":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -76,45 +71,88 @@ func TestNothingConfidentialLeaks(t *testing.T) {
 	for name, handle := range cases {
 		base[name] = serve(t, handle).URL
 	}
-	for name, url := range base {
-		spans := tracetest.NewSpanRecorder()
-		o := provider(t, OpenAIConfig{
-			BaseURL: url + "/" + secrets["path"] + "?key=" + secrets["query"], APIKey: secrets["key"],
-			TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
-		})
-		got, err := o.Call(within(t), q)
-		var f *failure.Failure
-		if !errors.As(err, &f) {
-			t.Errorf("%s: error is %v", name, err)
-			continue
-		}
-		out := fmt.Sprintf("%v\n%+v\n%#v\n%s\n%s %s\n", err, err, err, f.Detail, got.ServedModel, got.ProviderRequestID)
-		for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(cause) {
-			out += fmt.Sprintf("%v\n%+v\n%#v\n", cause, cause, cause)
-		}
-		if len(spans.Ended()) != 1 {
-			t.Errorf("%s: %d spans", name, len(spans.Ended()))
-		}
-		for _, span := range spans.Ended() {
-			out += fmt.Sprintf("%s %v %v %v\n", span.Name(), span.Attributes(), span.Status(), span.Events())
-		}
-		for what, secret := range secrets {
-			if strings.Contains(out+logged.String(), secret[:16]) {
-				t.Errorf("%s: the %s is in\n%s%s", name, what, out, logged.String())
+	for _, d := range dialects {
+		q := d.question(t)
+		q.Text.Subject, q.Text.Message, q.Version.Prompt = secrets["subject"], "a\nb \"quoted\" "+secrets["message"]+" c", secrets["prompt"]
+		for name, url := range base {
+			spans := tracetest.NewSpanRecorder()
+			client := d.client(t, Config{
+				BaseURL: url + "/" + secrets["path"] + "?key=" + secrets["query"], APIKey: secrets["key"],
+				TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
+			})
+			got, err := client.Call(within(t), q)
+			var f *failure.Failure
+			if !errors.As(err, &f) {
+				t.Errorf("%s, %s: error is %v", d.provider, name, err)
+				continue
+			}
+			out := fmt.Sprintf("%v\n%+v\n%#v\n%s\n%s %s\n", err, err, err, f.Detail, got.ServedModel, got.ProviderRequestID)
+			for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(cause) {
+				out += fmt.Sprintf("%v\n%+v\n%#v\n", cause, cause, cause)
+			}
+			if len(spans.Ended()) != 1 {
+				t.Errorf("%s, %s: %d spans", d.provider, name, len(spans.Ended()))
+			}
+			for _, span := range spans.Ended() {
+				out += fmt.Sprintf("%s %v %v %v\n", span.Name(), span.Attributes(), span.Status(), span.Events())
+			}
+			for what, secret := range secrets {
+				if strings.Contains(out+logged.String(), secret[:16]) {
+					t.Errorf("%s, %s: the %s is in\n%s%s", d.provider, name, what, out, logged.String())
+				}
+			}
+			if len(f.Detail) > failure.MaxExcerptBytes {
+				t.Errorf("%s, %s: the detail has %d bytes", d.provider, name, len(f.Detail))
 			}
 		}
-		if len(f.Detail) > failure.MaxExcerptBytes {
-			t.Errorf("%s: the detail has %d bytes", name, len(f.Detail))
+
+		// A key that a provider repeats in part is another matter than one that it repeats: what is left is its message.
+		client := d.client(t, Config{BaseURL: serve(t, echo(400, openAIShape)).URL, APIKey: secrets["key"]})
+		_, err := client.Call(within(t), d.question(t))
+		var f *failure.Failure
+		if !errors.As(err, &f) || !strings.HasPrefix(f.Detail, "[…]") || !strings.Contains(f.Detail, "-----BEGIN TICKET") {
+			t.Errorf("%s: the detail is %q: nothing was quoted, or nothing is left", d.provider, f.Detail)
 		}
 	}
+}
 
-	// A key that a provider repeats in part is another matter than one that it repeats: what is left is its message.
-	o := provider(t, OpenAIConfig{BaseURL: serve(t, echo(400, openAIShape)).URL, APIKey: secrets["key"]})
-	_, err := o.Call(context.Background(), question(t))
-	var f *failure.Failure
-	if !errors.As(err, &f) || !strings.HasPrefix(f.Detail, "[…]") || !strings.Contains(f.Detail, "-----BEGIN TICKET") {
-		t.Errorf("the detail is %q: nothing was quoted, or nothing is left", f.Detail)
+// echo answers with all that it was sent, in a shape: the key, the query, and beginning and end of every text.
+func echo(status int, shape func(everything string) any) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var sent any
+		_ = json.NewDecoder(r.Body).Decode(&sent)
+		everything := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + r.Header.Get("X-Api-Key") + " " + r.URL.Query().Get("key")
+		for _, text := range texts(sent) {
+			everything += " " + text[:min(len(text), 100)] + " " + text[max(0, len(text)-200):]
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(shape(everything))
 	}
+}
+
+// texts are the long strings of a JSON value, the ticket's first: little of a quotation is kept.
+func texts(v any) []string {
+	var all []string
+	switch v := v.(type) {
+	case string:
+		if len(v) > 100 {
+			all = append(all, v)
+		}
+	case []any:
+		for _, item := range v {
+			all = append(all, texts(item)...)
+		}
+	case map[string]any:
+		for _, item := range v {
+			all = append(all, texts(item)...)
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int {
+		return cmp.Compare(strings.Index(a, "-----BEGIN TICKET"), strings.Index(b, "-----BEGIN TICKET"))
+	})
+	slices.Reverse(all)
+	return all
 }
 
 func TestWithhold(t *testing.T) {

@@ -19,6 +19,66 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// dialect is a protocol as the tests see it.
+type dialect struct {
+	provider string
+	new      func(Config) (*Client, error)
+	prefix   string // of a provider's URL in front of the protocol's path
+	path     string
+	answered string // a whole response with answer, usage and the served model
+	model    string // its
+	id       string // its
+	request  string // the response header with the request's id
+}
+
+var dialects = []dialect{
+	{"openai", NewOpenAI, "/v1", "/chat/completions", answered, "gpt-test-2026-01-01", "chatcmpl-1", "X-Request-Id"},
+	{"openai_responses", NewOpenAIResponses, "/v1", "/responses", answeredResponse, "gpt-test-2026-01-01", "resp_1", "X-Request-Id"},
+	{"anthropic", NewAnthropic, "", "/v1/messages", answeredMessage, "gpt-test-20260101", "msg_1", "Request-Id"},
+}
+
+// eachDialect runs the test for every protocol, all at once.
+func eachDialect(t *testing.T, test func(t *testing.T, d dialect)) {
+	t.Helper()
+	t.Parallel()
+	for _, d := range dialects {
+		t.Run(d.provider, func(t *testing.T) {
+			t.Parallel()
+			test(t, d)
+		})
+	}
+}
+
+func (d dialect) client(t testing.TB, c Config) *Client {
+	t.Helper()
+	client, err := d.new(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+func (d dialect) question(t testing.TB) Request {
+	t.Helper()
+	q := question(t)
+	q.Version.Provider = d.provider
+	return q
+}
+
+// answeredResponse is a whole response of OpenAI's other protocol.
+const answeredResponse = `{"id":"resp_1","object":"response","created_at":1,"status":"completed","error":null,"incomplete_details":null,` +
+	`"model":"gpt-test-2026-01-01","output":[{"type":"reasoning","id":"rs_1","summary":[]},{"type":"message","id":"msg_1","status":"completed",` +
+	`"role":"assistant","content":[{"type":"output_text","text":"{\"is_urgent\":0.9,\"urgency_score\":0.8,\"department\":\"billing\"}",` +
+	`"annotations":[]}]}],"usage":{"input_tokens":120,"input_tokens_details":{"cached_tokens":100},"output_tokens":30,` +
+	`"output_tokens_details":{"reasoning_tokens":10},"total_tokens":150}}`
+
+// answeredMessage is a whole message. Its input counts apart what was read from the cache.
+const answeredMessage = `{"id":"msg_1","type":"message","role":"assistant","model":"gpt-test-20260101","content":[{"type":"thinking","thinking":"hm",` +
+	`"signature":"x"},{"type":"text","text":"{\"is_urgent\":0.9,\"urgency_score\":0.8,\"department\":\"billing\"}"}],"stop_reason":"end_turn",` +
+	`"stop_sequence":null,"usage":{"input_tokens":20,"cache_read_input_tokens":100,"cache_creation_input_tokens":0,"output_tokens":30,` +
+	`"output_tokens_details":{"thinking_tokens":10}}}`
+
 // answered is a whole chat completion.
 const answered = `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt-test-2026-01-01","choices":[{"index":0,` +
 	`"message":{"role":"assistant","content":"{\"is_urgent\":0.9,\"urgency_score\":0.8,\"department\":\"billing\"}","refusal":null},` +
@@ -47,16 +107,6 @@ func question(t testing.TB) Request {
 		Text:   text,
 		CallID: uuid.MustParse("0197b2c4-0000-7000-8000-000000000001"),
 	}
-}
-
-func provider(t testing.TB, c OpenAIConfig) *OpenAI {
-	t.Helper()
-	o, err := NewOpenAI(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(o.Close)
-	return o
 }
 
 // received is one request as a server saw it.

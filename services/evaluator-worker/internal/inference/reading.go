@@ -3,6 +3,7 @@ package inference
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -31,15 +32,26 @@ type reading struct {
 	usage      evaluation.Usage
 }
 
+// decode reads the JSON of a body into wire, whose members of an unexpected type are absent, and reports whether it is
+// JSON at all. The SDKs' own types are not used: they coerce what does not fit by rules that may change, and a stored
+// body must read the same after an update as it did when it arrived.
+func decode(body []byte, wire any) bool {
+	// The standard library goes on after a member of the wrong type, and reports it at the end.
+	var wrongType *json.UnmarshalTypeError
+	err := json.Unmarshal(body, wire)
+	return err == nil || errors.As(err, &wrongType)
+}
+
 // interpret reads the body by the provider's wire format and judges the whole exchange.
-func (x *exchange) interpret(read func([]byte) reading) (Response, reading, *failure.Failure) {
-	r := read(x.body)
+func (x *exchange) interpret(p protocol) (Response, reading, *failure.Failure) {
+	r := p.read(x.body)
 	r.id, r.model = label(r.id), label(r.model)
+	r.usage = r.usage.Bounded()
 	response := Response{
 		Raw:               x.body,
 		Content:           r.content,
 		ServedModel:       r.model,
-		ProviderRequestID: label(x.header.Get("X-Request-Id")),
+		ProviderRequestID: label(x.header.Get(p.requestIDHeader)),
 		HTTPStatus:        x.status,
 		Usage:             r.usage,
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/shopspring/decimal"
 
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
@@ -16,7 +18,9 @@ import (
 
 func simulate(t testing.TB, script ...providersim.Rule) *providersim.Server {
 	t.Helper()
-	sim := providersim.New(providersim.Options{APIKeys: []string{"sk-test"}, Script: script})
+	sim := providersim.New(providersim.Options{APIKeys: []string{"sk-test"}, Script: script, Prices: providersim.Prices{
+		InputUSDPerMTok: decimal.NewFromInt(4), CachedInputUSDPerMTok: decimal.NewFromInt(1), OutputUSDPerMTok: decimal.NewFromInt(20),
+	}})
 	if err := sim.Start(""); err != nil {
 		t.Fatal(err)
 	}
@@ -28,15 +32,18 @@ func simulate(t testing.TB, script ...providersim.Rule) *providersim.Server {
 	return sim
 }
 
-func simulated(t testing.TB, sim *providersim.Server) *OpenAI {
-	return provider(t, OpenAIConfig{BaseURL: sim.URL() + "/v1", APIKey: "sk-test"})
+func (d dialect) simulated(t testing.TB, sim *providersim.Server) *Client {
+	return d.client(t, Config{BaseURL: sim.URL() + d.prefix, APIKey: "sk-test"})
 }
 
-func TestSimulatedAnswer(t *testing.T) {
-	t.Parallel()
+func TestSimulatedAnswer(t *testing.T) { eachDialect(t, simulatedAnswer) }
+
+func simulatedAnswer(t *testing.T, d dialect) {
 	sim := simulate(t)
-	q := question(t)
-	got, err := simulated(t, sim).Call(within(t), q)
+	q := d.question(t)
+	q.Version.Prompt = strings.Repeat("Think twice. ", 100)
+	client := d.simulated(t, sim)
+	got, err := client.Call(within(t), q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,17 +54,37 @@ func TestSimulatedAnswer(t *testing.T) {
 	if got.ProviderRequestID != entry.RequestID || got.ServedModel != entry.ServedModel || got.HTTPStatus != 200 {
 		t.Errorf("response is %+v, entry %+v", got, entry)
 	}
-	if entry.Headers["x-client-request-id"] != q.CallID.String() {
-		t.Errorf("identifying headers are %v", entry.Headers)
+	if entry.Headers["x-client-request-id"] != q.CallID.String() || entry.Protocol != d.provider {
+		t.Errorf("entry is %+v", entry)
 	}
-	if want := (evaluation.Usage{
-		InputTokens: entry.InputTokens, CachedInputTokens: entry.CachedInputTokens,
-		OutputTokens: entry.OutputTokens, ReasoningTokens: entry.ReasoningTokens,
-	}); got.Usage != want {
+	if want := billed(entry); got.Usage != want {
 		t.Errorf("usage is %+v, the provider billed %+v", got.Usage, want)
 	}
 	if content := providersim.FingerprintOf(q.Text.Subject, q.Text.Message); entry.Content != content {
 		t.Errorf("the provider saw another ticket")
+	}
+
+	if got, err = client.Call(within(t), q); err != nil {
+		t.Fatal(err)
+	}
+	entry = sim.Ledger(1)[0]
+	if want := billed(entry); got.Usage != want || want.CachedInputTokens == 0 {
+		t.Errorf("the second time, usage is %+v, the provider billed %+v", got.Usage, want)
+	}
+	prices := evaluation.Prices{
+		InputUSDPerMTok: decimal.NewFromInt(4), CachedInputUSDPerMTok: decimal.NewFromInt(1), OutputUSDPerMTok: decimal.NewFromInt(20),
+	}
+	for i, entry := range sim.Ledger(0) {
+		if cost := prices.Cost(billed(entry)); !cost.Equal(entry.CostUSD) || !cost.IsPositive() {
+			t.Errorf("call %d costs %s, the provider billed %s", i+1, cost, entry.CostUSD)
+		}
+	}
+}
+
+func billed(e providersim.Entry) evaluation.Usage {
+	return evaluation.Usage{
+		InputTokens: e.InputTokens, CachedInputTokens: e.CachedInputTokens, CacheWriteTokens: e.CacheWriteTokens,
+		OutputTokens: e.OutputTokens, ReasoningTokens: e.ReasoningTokens,
 	}
 }
 
@@ -73,8 +100,13 @@ func onlyEntry(t *testing.T, sim *providersim.Server) providersim.Entry {
 	return entries[0]
 }
 
-func TestSimulatedFaults(t *testing.T) {
-	t.Parallel()
+func TestSimulatedFaults(t *testing.T) { eachDialect(t, simulatedFaults) }
+
+func simulatedFaults(t *testing.T, d dialect) {
+	filtered := failure.ContentFilter
+	if d.provider == "anthropic" {
+		filtered = failure.Refusal // the one word for both
+	}
 	for _, tt := range []struct {
 		action providersim.Action
 		reason failure.Reason
@@ -98,6 +130,8 @@ func TestSimulatedFaults(t *testing.T) {
 		{providersim.Action{Error: providersim.RequestTimeout408}, failure.Timeout},
 		{providersim.Action{Error: providersim.RequestTooLarge413}, failure.ContextTooLong},
 		{providersim.Action{Status: 200, Body: "<html>login</html>", Headers: map[string]string{"Content-Type": "text/html"}}, failure.MalformedResponse},
+		{providersim.Action{Status: 200, Body: `{"error":{"code":502,"message":"the model is down"}}`}, failure.ServerError},
+		{providersim.Action{Error: providersim.ServerError500, Body: `{"error":"the prompt is too long"}`}, failure.ContextTooLong},
 		{providersim.Action{Answer: providersim.AnswerBadJSON}, failure.ContractViolation},
 		{providersim.Action{Answer: providersim.AnswerEmptyBody}, failure.ConnectionLost},
 		{providersim.Action{Answer: providersim.AnswerEmptyChoices}, failure.EmptyAnswer},
@@ -106,7 +140,7 @@ func TestSimulatedFaults(t *testing.T) {
 		{providersim.Action{Answer: providersim.AnswerRefusal}, failure.Refusal},
 		{providersim.Action{Answer: providersim.AnswerTruncated}, failure.Truncated},
 		{providersim.Action{Answer: providersim.AnswerLength}, ""},
-		{providersim.Action{Answer: providersim.AnswerContentFilter}, failure.ContentFilter},
+		{providersim.Action{Answer: providersim.AnswerContentFilter}, filtered},
 		{providersim.Action{Answer: providersim.AnswerNoUsage}, ""},
 		{providersim.Action{CutAfterBytes: 1}, failure.ConnectionLost},
 		{providersim.Action{CutAfterBytes: 100}, failure.ConnectionLost},
@@ -114,10 +148,10 @@ func TestSimulatedFaults(t *testing.T) {
 		{providersim.Action{Close: providersim.CloseAfterRequest}, failure.ConnectionLost},
 		{providersim.Action{Close: providersim.CloseAfterAnswer}, failure.ConnectionLost},
 	} {
-		t.Run(fmt.Sprintf("%s%s%s %d %d", tt.action.Error, tt.action.Answer, tt.action.Close, tt.action.Status, tt.action.CutAfterBytes), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s%s%s %d %d%s", tt.action.Error, tt.action.Answer, tt.action.Close, tt.action.Status, tt.action.CutAfterBytes, tt.action.Body), func(t *testing.T) {
 			t.Parallel()
 			sim := simulate(t, providersim.Rule{Action: tt.action})
-			got, err := simulated(t, sim).Call(within(t), question(t))
+			got, err := d.simulated(t, sim).Call(within(t), d.question(t))
 			expect(t, err, tt.reason)
 			entry := onlyEntry(t, sim)
 			var f *failure.Failure
@@ -127,7 +161,7 @@ func TestSimulatedFaults(t *testing.T) {
 			if entry.Status != 0 && got.HTTPStatus != entry.Status {
 				t.Errorf("status is %d, the provider sent %d", got.HTTPStatus, entry.Status)
 			}
-			if entry.Billed && got.Usage != (evaluation.Usage{}) && got.Usage.OutputTokens != entry.OutputTokens {
+			if entry.Billed && got.Usage != (evaluation.Usage{}) && got.Usage != billed(entry) {
 				t.Errorf("usage is %+v, the provider billed %+v", got.Usage, entry)
 			}
 		})
@@ -135,8 +169,9 @@ func TestSimulatedFaults(t *testing.T) {
 }
 
 // Whoever gives up on a provider that works cannot know what it will be billed.
-func TestSimulatedHangs(t *testing.T) {
-	t.Parallel()
+func TestSimulatedHangs(t *testing.T) { eachDialect(t, simulatedHangs) }
+
+func simulatedHangs(t *testing.T, d dialect) {
 	stopping := errors.New("the worker is stopping")
 	withCause := func(ctx context.Context) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -154,12 +189,12 @@ func TestSimulatedHangs(t *testing.T) {
 			t.Run(string(hang)+" "+string(tt.reason), func(t *testing.T) {
 				t.Parallel()
 				sim := simulate(t, providersim.Rule{Action: providersim.Action{Hang: hang}})
-				o := simulated(t, sim)
+				o := d.simulated(t, sim)
 				ctx, end := tt.end(within(t))
 				defer end()
 				failed := make(chan error, 1)
 				go func() {
-					_, err := o.Call(ctx, question(t))
+					_, err := o.Call(ctx, d.question(t))
 					failed <- err
 				}()
 				if err := sim.WaitHanging(within(t), 1); err != nil {
@@ -182,7 +217,7 @@ func TestThousandCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	const concurrent = 1000
 	sim := simulate(t, providersim.Rule{Action: providersim.Action{Hang: providersim.HangBeforeAnswer}})
-	o := simulated(t, sim)
+	o := dialects[0].simulated(t, sim)
 	ctx := within(t)
 	var calls sync.WaitGroup
 	for i := range concurrent {

@@ -2,7 +2,9 @@ package inference
 
 import (
 	"context"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -13,22 +15,22 @@ import (
 )
 
 // startSpan opens the span of one call. No attribute of it holds a part of the prompt, the ticket or the answer.
-func (o *OpenAI) startSpan(ctx context.Context, v evaluation.Version) (context.Context, trace.Span) {
-	attributes := append(telemetry.ChatAttributes(openaiProvider, v.Model),
+func (c *Client) startSpan(ctx context.Context, v evaluation.Version) (context.Context, trace.Span) {
+	attributes := append(telemetry.ChatAttributes(c.protocol.company, v.Model),
 		telemetry.RequestMaxTokens.Int(v.MaxOutputTokens),
 		telemetry.PromptVersion.String(v.PromptVersion),
-		telemetry.ServerAddress.String(o.server.Hostname()),
+		telemetry.ServerAddress.String(c.server.Hostname()),
 	)
 	if v.Effort != "" {
 		attributes = append(attributes, telemetry.RequestEffort.String(v.Effort))
 	}
-	if port, err := strconv.Atoi(o.server.Port()); err == nil {
+	if port, err := strconv.Atoi(c.server.Port()); err == nil {
 		attributes = append(attributes, telemetry.ServerPort.Int(port))
 	}
-	return o.tracer.Start(ctx, telemetry.ChatSpan(v.Model), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	return c.tracer.Start(ctx, telemetry.ChatSpan(v.Model), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 }
 
-func describe(span trace.Span, response Response, r reading, f *failure.Failure) {
+func describe(span trace.Span, v evaluation.Version, response Response, r reading, f *failure.Failure) {
 	if !span.IsRecording() {
 		return
 	}
@@ -40,6 +42,9 @@ func describe(span trace.Span, response Response, r reading, f *failure.Failure)
 	}
 	if r.model != "" {
 		span.SetAttributes(telemetry.ResponseModel.String(r.model))
+	}
+	if substituted(v.Model, r.model) {
+		span.SetAttributes(telemetry.ModelSubstituted.Bool(true))
 	}
 	if r.finish != "" {
 		span.SetAttributes(telemetry.FinishReasons.StringSlice([]string{r.finish}))
@@ -56,4 +61,13 @@ func describe(span trace.Span, response Response, r reading, f *failure.Failure)
 		span.SetAttributes(telemetry.ErrorType.String(string(f.Reason)), telemetry.FailureClass.String(string(f.Class)))
 		span.SetStatus(codes.Error, string(f.Class))
 	}
+}
+
+var snapshot = regexp.MustCompile(`^[-@](\d{8}|\d{4}|\d{4}-\d{2}-\d{2})$`)
+
+// substituted reports whether another model answered than the one that was asked. A snapshot of it, named by its date,
+// is no other, and neither is one that does not say what it is.
+func substituted(asked, answered string) bool {
+	date, ok := strings.CutPrefix(answered, strings.TrimSuffix(asked, "-latest"))
+	return answered != "" && answered != asked && !(ok && snapshot.MatchString(date))
 }

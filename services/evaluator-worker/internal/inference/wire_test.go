@@ -20,6 +20,8 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/evalonce/evalonce/pkg/failure"
+
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/prompt"
 )
 
 // listener hands every connection to handle and counts the requests that were read whole, by their call's id.
@@ -98,9 +100,10 @@ func afterRequest(reply string, reset bool) func(*listener, net.Conn) {
 	}
 }
 
-func TestWhatBecameOfTheRequest(t *testing.T) {
-	t.Parallel()
-	half := answered[:len(answered)/2]
+func TestWhatBecameOfTheRequest(t *testing.T) { eachDialect(t, whatBecameOfTheRequest) }
+
+func whatBecameOfTheRequest(t *testing.T, d dialect) {
+	half := d.answered[:len(d.answered)/2]
 	for name, tt := range map[string]struct {
 		handle func(*listener, net.Conn)
 		reason failure.Reason
@@ -125,14 +128,14 @@ func TestWhatBecameOfTheRequest(t *testing.T) {
 			afterRequest("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 9999\r\n\r\n{", false), failure.Overloaded, "{",
 		},
 		"an answer without a framing": {
-			afterRequest("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"+answered, false), "", answered,
+			afterRequest("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"+d.answered, false), "", d.answered,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := listen(t, tt.handle)
-			q := question(t)
-			got, err := provider(t, OpenAIConfig{BaseURL: l.url}).Call(within(t), q)
+			q := d.question(t)
+			got, err := d.client(t, Config{BaseURL: l.url}).Call(within(t), q)
 			expect(t, err, tt.reason)
 			if string(got.Raw) != tt.raw {
 				t.Errorf("raw body is %q, want %q", got.Raw, tt.raw)
@@ -144,15 +147,16 @@ func TestWhatBecameOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestWhatNeverLeft(t *testing.T) {
-	t.Parallel()
+func TestWhatNeverLeft(t *testing.T) { eachDialect(t, whatNeverLeft) }
+
+func whatNeverLeft(t *testing.T, d dialect) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = closed.Close()
-	plain := serve(t, reply(200, answered))
-	secure := httptest.NewUnstartedServer(reply(200, answered))
+	plain := serve(t, reply(200, d.answered))
+	secure := httptest.NewUnstartedServer(reply(200, d.answered))
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // the handshakes fail on purpose
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
@@ -163,22 +167,22 @@ func TestWhatNeverLeft(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		ctx    context.Context
-		config OpenAIConfig
+		config Config
 		reason failure.Reason
 		detail string
 	}{
-		"refused":           {nil, OpenAIConfig{BaseURL: "http://" + closed.Addr().String()}, failure.ConnectFailed, "dial tcp: connection refused"},
-		"no TLS":            {nil, OpenAIConfig{BaseURL: "https" + plain.URL[4:]}, failure.ConnectFailed, "server gave HTTP response to HTTPS client"},
-		"unknown authority": {nil, OpenAIConfig{BaseURL: secure.URL}, failure.ConnectFailed, "certificate refused: unknown authority"},
+		"refused":           {nil, Config{BaseURL: "http://" + closed.Addr().String()}, failure.ConnectFailed, "dial tcp: connection refused"},
+		"no TLS":            {nil, Config{BaseURL: "https" + plain.URL[4:]}, failure.ConnectFailed, "server gave HTTP response to HTTPS client"},
+		"unknown authority": {nil, Config{BaseURL: secure.URL}, failure.ConnectFailed, "certificate refused: unknown authority"},
 		"another's certificate": {
 			nil,
-			OpenAIConfig{BaseURL: "https://localhost" + secure.URL[strings.LastIndex(secure.URL, ":"):], RootCAs: otherHost},
+			Config{BaseURL: "https://localhost" + secure.URL[strings.LastIndex(secure.URL, ":"):], RootCAs: otherHost},
 			failure.ConnectFailed, "certificate refused: it is for another host",
 		},
 		"proxy refused": {
-			nil, OpenAIConfig{BaseURL: secure.URL, ProxyURL: "http://" + closed.Addr().String()}, failure.ConnectFailed, "connection refused",
+			nil, Config{BaseURL: secure.URL, ProxyURL: "http://" + closed.Addr().String()}, failure.ConnectFailed, "connection refused",
 		},
-		"given up before": {done, OpenAIConfig{BaseURL: plain.URL}, failure.NotSent, "context canceled"},
+		"given up before": {done, Config{BaseURL: plain.URL}, failure.NotSent, "context canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +190,7 @@ func TestWhatNeverLeft(t *testing.T) {
 			if ctx == nil {
 				ctx = within(t)
 			}
-			got, err := provider(t, tt.config).Call(ctx, question(t))
+			got, err := d.client(t, tt.config).Call(ctx, d.question(t))
 			expect(t, err, tt.reason)
 			var f *failure.Failure
 			if errors.As(err, &f) && !strings.Contains(f.Detail, tt.detail) {
@@ -204,15 +208,33 @@ func TestWhatNeverLeft(t *testing.T) {
 	})
 }
 
+// An SDK that builds no request may say why in its own words.
+func TestRequestThatIsNotBuilt(t *testing.T) {
+	eachDialect(t, func(t *testing.T, d dialect) {
+		client := d.client(t, Config{})
+		client.send = func(context.Context, Request, prompt.Prompt, *exchange) error {
+			return errors.New("https://sentinel.example is no good for sk-sentinel")
+		}
+		_, err := client.Call(within(t), d.question(t))
+		expect(t, err, failure.ConnectFailed)
+		var f *failure.Failure
+		if errors.As(err, &f) && strings.Contains(f.Detail, "sentinel") {
+			t.Errorf("detail is %q", f.Detail)
+		}
+	})
+}
+
 func TestNoSuchHost(t *testing.T) {
-	t.Parallel()
-	_, err := provider(t, OpenAIConfig{BaseURL: "http://provider.invalid"}).Call(within(t), question(t))
-	expect(t, err, failure.ConnectFailed)
+	eachDialect(t, func(t *testing.T, d dialect) {
+		_, err := d.client(t, Config{BaseURL: "http://provider.invalid"}).Call(within(t), d.question(t))
+		expect(t, err, failure.ConnectFailed)
+	})
 }
 
 // A request that is too large for the buffers between the two ends is stuck half-way, so it cannot be paid for.
-func TestHalfARequestHasNotLeft(t *testing.T) {
-	t.Parallel()
+func TestHalfARequestHasNotLeft(t *testing.T) { eachDialect(t, halfARequestHasNotLeft) }
+
+func halfARequestHasNotLeft(t *testing.T, d dialect) {
 	ctx, pass := newDeadline(within(t))
 	defer pass()
 	l := listen(t, func(_ *listener, conn net.Conn) {
@@ -221,17 +243,18 @@ func TestHalfARequestHasNotLeft(t *testing.T) {
 		pass()
 		<-ctx.Done()
 	})
-	q := question(t)
+	q := d.question(t)
 	q.Text.Message = strings.Repeat("x", 8<<20)
-	_, err := provider(t, OpenAIConfig{BaseURL: l.url}).Call(ctx, q)
+	_, err := d.client(t, Config{BaseURL: l.url}).Call(ctx, q)
 	expect(t, err, failure.ConnectFailed)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the cause is %v", errors.Unwrap(err))
 	}
 }
 
-func TestGivenUpWhileTheProviderWorks(t *testing.T) {
-	t.Parallel()
+func TestGivenUpWhileTheProviderWorks(t *testing.T) { eachDialect(t, givenUpWhileTheProviderWorks) }
+
+func givenUpWhileTheProviderWorks(t *testing.T, d dialect) {
 	leaseLost := errors.New("lease lost")
 	for name, tt := range map[string]struct {
 		sends  string // before the call is given up
@@ -269,8 +292,8 @@ func TestGivenUpWhileTheProviderWorks(t *testing.T) {
 				end()
 				_, _ = r.ReadByte() // until the client hangs up
 			})
-			q := question(t)
-			got, err := provider(t, OpenAIConfig{BaseURL: l.url}).Call(ctx, q)
+			q := d.question(t)
+			got, err := d.client(t, Config{BaseURL: l.url}).Call(ctx, q)
 			expect(t, err, tt.reason)
 			if !errors.Is(err, tt.cause) {
 				t.Errorf("the cause is %v, want %v", errors.Unwrap(err), tt.cause)
@@ -308,24 +331,25 @@ func (d *deadline) Err() error {
 }
 
 // A connection that dies under a request is the case in which HTTP clients repeat requests by themselves.
-func TestDyingConnectionsRepeatNothing(t *testing.T) {
-	t.Parallel()
+func TestDyingConnectionsRepeatNothing(t *testing.T) { eachDialect(t, dyingConnectionsRepeatNothing) }
+
+func dyingConnectionsRepeatNothing(t *testing.T, d dialect) {
 	for name, handle := range map[string]func(*listener, net.Conn){
 		"closed after each response": func(l *listener, conn net.Conn) {
 			if l.read(bufio.NewReader(conn)) {
-				_, _ = io.WriteString(conn, whole(answered))
+				_, _ = io.WriteString(conn, whole(d.answered))
 			}
 		},
 		"reset after each response": func(l *listener, conn net.Conn) {
 			if l.read(bufio.NewReader(conn)) {
-				_, _ = io.WriteString(conn, whole(answered))
+				_, _ = io.WriteString(conn, whole(d.answered))
 				_ = conn.(*net.TCPConn).SetLinger(0)
 			}
 		},
 		"closed after each second request": func(l *listener, conn net.Conn) {
 			r := bufio.NewReader(conn)
 			if l.read(r) {
-				_, _ = io.WriteString(conn, whole(answered))
+				_, _ = io.WriteString(conn, whole(d.answered))
 				l.read(r)
 			}
 		},
@@ -333,9 +357,9 @@ func TestDyingConnectionsRepeatNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := listen(t, handle)
-			o := provider(t, OpenAIConfig{BaseURL: l.url})
-			for range 200 {
-				q := question(t)
+			o := d.client(t, Config{BaseURL: l.url})
+			for range 100 {
+				q := d.question(t)
 				q.CallID = uuid.New()
 				_, err := o.Call(within(t), q)
 				received := l.received(q.CallID.String())
@@ -355,16 +379,17 @@ func TestDyingConnectionsRepeatNothing(t *testing.T) {
 	}
 }
 
-func TestHTTP2(t *testing.T) {
-	t.Parallel()
+func TestHTTP2(t *testing.T) { eachDialect(t, overHTTP2) }
+
+func overHTTP2(t *testing.T, d dialect) {
 	s := &server{}
-	s.Server = httptest.NewUnstartedServer(s.recording(reply(200, answered)))
+	s.Server = httptest.NewUnstartedServer(s.recording(reply(200, d.answered)))
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	got, err := provider(t, OpenAIConfig{BaseURL: s.URL, RootCAs: roots}).Call(within(t), question(t))
+	got, err := d.client(t, Config{BaseURL: s.URL, RootCAs: roots}).Call(within(t), d.question(t))
 	if err != nil || got.Content != answer {
 		t.Fatalf("response is %+v, %v", got, err)
 	}
@@ -375,8 +400,9 @@ func TestHTTP2(t *testing.T) {
 
 // HTTP/2 tells which requests were not looked at, and the transport would repeat those by itself, and also some
 // that may have been served. One stream for each call is all that may open.
-func TestHTTP2EndsOfStreams(t *testing.T) {
-	t.Parallel()
+func TestHTTP2EndsOfStreams(t *testing.T) { eachDialect(t, endsOfStreams) }
+
+func endsOfStreams(t *testing.T, d dialect) {
 	for name, tt := range map[string]struct {
 		end    func(f *http2.Framer, stream uint32) error
 		reason failure.Reason
@@ -438,8 +464,8 @@ func TestHTTP2EndsOfStreams(t *testing.T) {
 					}
 				}
 			})
-			o := provider(t, OpenAIConfig{BaseURL: "https" + l.url[4:], RootCAs: roots})
-			_, err := o.Call(within(t), question(t))
+			o := d.client(t, Config{BaseURL: "https" + l.url[4:], RootCAs: roots})
+			_, err := o.Call(within(t), d.question(t))
 			expect(t, err, tt.reason)
 			o.Close()
 			if n := l.received("streams"); n != 1 {
