@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"time"
+
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
 )
 
 // Config is the whole configuration, from the environment.
@@ -15,9 +18,12 @@ type Config struct {
 	Lease             time.Duration `env:"EVALONCE_LEASE" envDefault:"90s" help:"how long work stays with a worker that gives no sign of life; longer than the routes' call timeouts"`
 	PollInterval      time.Duration `env:"EVALONCE_POLL_INTERVAL" envDefault:"1s" help:"how often an idle worker looks for work"`
 	ShutdownGrace     time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"75s" help:"how long running calls may go on once the worker is told to stop"`
-	OpenAIBaseURL     string        `env:"EVALONCE_OPENAI_BASE_URL" envDefault:"https://api.openai.com/v1" help:"any endpoint that speaks OpenAI's chat completions"`
+	OpenAIBaseURL     string        `env:"EVALONCE_OPENAI_BASE_URL" envDefault:"https://api.openai.com/v1" help:"any endpoint that speaks OpenAI's chat completions or responses"`
 	OpenAIAPIKey      string        `env:"EVALONCE_OPENAI_API_KEY" secret:"true" help:"sent as bearer token; empty sends none"`
 	OpenAIProxyURL    string        `env:"EVALONCE_OPENAI_PROXY_URL" secret:"true" help:"HTTP proxy towards the provider; empty connects directly"`
+	AnthropicBaseURL  string        `env:"EVALONCE_ANTHROPIC_BASE_URL" envDefault:"https://api.anthropic.com" help:"any endpoint that speaks Anthropic's messages, without the /v1"`
+	AnthropicAPIKey   string        `env:"EVALONCE_ANTHROPIC_API_KEY" secret:"true" help:"sent as x-api-key; without one, versions for Anthropic wait, and their routes halt"`
+	AnthropicProxyURL string        `env:"EVALONCE_ANTHROPIC_PROXY_URL" secret:"true" help:"HTTP proxy towards Anthropic; empty connects directly"`
 	HealthAddress     string        `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8082" help:"serves /healthz and /readyz; empty serves neither"`
 }
 
@@ -44,4 +50,31 @@ func (c Config) listenURL() string {
 		return c.DirectDatabaseURL
 	}
 	return c.DatabaseURL
+}
+
+// providers are those that can be asked, by the names that versions give them. OpenAI's protocols are spoken by servers
+// that want no key; Anthropic's without a key is not asked at all.
+func (c Config) providers() (map[string]evaluate.Provider, error) {
+	openai := inference.Config{BaseURL: c.OpenAIBaseURL, APIKey: c.OpenAIAPIKey, ProxyURL: c.OpenAIProxyURL}
+	anthropic := inference.Config{BaseURL: c.AnthropicBaseURL, APIKey: c.AnthropicAPIKey, ProxyURL: c.AnthropicProxyURL}
+	providers := map[string]evaluate.Provider{}
+	for _, p := range []struct {
+		name   string
+		make   func(inference.Config) (*inference.Client, error)
+		config inference.Config
+		usable bool
+	}{
+		{"openai", inference.NewOpenAI, openai, true},
+		{"openai_responses", inference.NewOpenAIResponses, openai, true},
+		{"anthropic", inference.NewAnthropic, anthropic, anthropic.APIKey != ""},
+	} {
+		client, err := p.make(p.config)
+		if err != nil {
+			return nil, err
+		}
+		if p.usable {
+			providers[p.name] = client
+		}
+	}
+	return providers, nil
 }

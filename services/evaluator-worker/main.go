@@ -17,7 +17,6 @@ import (
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/telemetry"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
-	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
 )
 
 const (
@@ -45,7 +44,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
-	openai, err := inference.NewOpenAI(inference.OpenAIConfig{BaseURL: cfg.OpenAIBaseURL, APIKey: cfg.OpenAIAPIKey, ProxyURL: cfg.OpenAIProxyURL})
+	providers, err := cfg.providers()
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrUsage, err)
 	}
@@ -66,7 +65,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	}
 	worker := evaluate.New(evaluate.Options{
 		Claims: claims, Settles: settles, Listen: cfg.listenURL(),
-		Providers: map[string]evaluate.Provider{"openai": openai}, Routes: cfg.Routes,
+		Providers: providers, Routes: cfg.Routes,
 		Name: host + "/" + uuid.NewString(), Concurrency: cfg.Concurrency, Lease: cfg.Lease, PollInterval: cfg.PollInterval,
 		Grace: cfg.ShutdownGrace, Tracer: otel.Tracer(serviceName), LinkFollowers: telemetry.Exporting(environ),
 	})
