@@ -184,6 +184,26 @@ func Extend(ctx context.Context, db outboxsql.DBTX, worker string, leases []uuid
 	return lost, nil
 }
 
+// Held is a lease as the table has it.
+type Held struct {
+	Lease
+	Route  string
+	CallID uuid.UUID // of the open call; uuid.Nil when there is none
+}
+
+// Leased returns all leases of a worker, those too that it does not know of: of a claim whose COMMIT was never answered.
+func Leased(ctx context.Context, db outboxsql.DBTX, worker string) ([]Held, error) {
+	rows, err := outboxsql.New(db).Leased(ctx, worker)
+	if err != nil {
+		return nil, fmt.Errorf("read the leases of %s: %w", worker, err)
+	}
+	held := make([]Held, len(rows))
+	for i, r := range rows {
+		held[i] = Held{Lease: Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID}, Route: r.Route, CallID: r.CallID}
+	}
+	return held, nil
+}
+
 // Reclaimed counts what became of expired leases.
 type Reclaimed struct {
 	Pending int // work that goes on

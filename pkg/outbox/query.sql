@@ -179,6 +179,15 @@ FROM unnest(@leases::uuid[]) AS u(lease)
 WHERE u.lease NOT IN (
   SELECT q.lease_id FROM evaluation_outbox q WHERE q.locked_by = @worker::text AND q.status = 'processing');
 
+-- name: Leased :many
+-- What a worker holds as far as the table knows, with the calls that it may make.
+SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.route,
+       coalesce(m.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id
+FROM evaluation_outbox o
+LEFT JOIN model_call m ON m.lease_id = o.lease_id AND m.outcome = 'open'
+WHERE o.locked_by = @worker::text AND o.status = 'processing'
+ORDER BY o.idempotency_key;
+
 -- name: Finish :many
 -- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now stays;
 -- that worker, or the next claim, finds the result. It is locked all the same, so that a burial by that worker

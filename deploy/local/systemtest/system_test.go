@@ -19,8 +19,10 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"
+	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/providersim"
@@ -110,10 +112,8 @@ func startSystem(t *testing.T, o options) *system {
 	if o.version != nil {
 		o.version(&s.version)
 	}
+	s.register(s.version)
 	err = postgres.InTx(t.Context(), s.db, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := versiondb.Register(ctx, tx, s.version, "test"); err != nil {
-			return err
-		}
 		return versiondb.Promote(ctx, tx, s.version.ID, "", "test")
 	})
 	if err != nil {
@@ -144,6 +144,39 @@ func startSystem(t *testing.T, o options) *system {
 	s.api = ticketv1.NewTicketServiceClient(conn)
 	s.ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 	return s
+}
+
+func (s *system) register(v evaluation.Version) {
+	s.t.Helper()
+	err := postgres.InTx(s.t.Context(), s.db, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := versiondb.Register(ctx, tx, v, "test")
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// reprocess makes work of all tickets under another version, on the lane for that. What has its result stays.
+func (s *system) reprocess(ctx context.Context, v evaluation.Version) error {
+	return postgres.InTx(ctx, s.db, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "SELECT DISTINCT ON (content_hash) content_hash, id FROM ticket ORDER BY content_hash, id")
+		if err != nil {
+			return err
+		}
+		jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j outbox.Job, err error) {
+			var hash []byte
+			if err = row.Scan(&hash, &j.TicketID); err == nil {
+				j.ContentHash = content.Hash(hash)
+				j.Key = content.KeyOf(j.ContentHash, v.Digest())
+			}
+			return j, err
+		})
+		if err != nil {
+			return err
+		}
+		return outbox.Enqueue(ctx, tx, outbox.Demand{VersionID: v.ID, Route: v.Route, Lane: outbox.Bulk}, jobs)
+	})
 }
 
 // restartAPI starts ticket-api again where it was, without what it was told of its death.
@@ -225,6 +258,26 @@ func (s *system) until(n int, what string, args ...any) {
 		case <-deadline:
 			s.t.Fatalf("%s: %d after %s, want %d", what, s.count(what, args...), patience, n)
 		case <-tick.C:
+		}
+	}
+}
+
+// untilLogged waits for a process to log a text.
+func (s *system) untilLogged(p *stack.Process, text string) {
+	s.t.Helper()
+	deadline := time.After(patience)
+	for {
+		log, err := p.Log()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if strings.Contains(log, text) {
+			return
+		}
+		select {
+		case <-deadline:
+			s.t.Fatalf("%s has not logged %q\n%s", p.Name, text, p.LogTail())
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -526,6 +526,48 @@ func (q *Queries) Follow(ctx context.Context, keys []string) ([]string, error) {
 	return items, nil
 }
 
+const leased = `-- name: Leased :many
+SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.route,
+       coalesce(m.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id
+FROM evaluation_outbox o
+LEFT JOIN model_call m ON m.lease_id = o.lease_id AND m.outcome = 'open'
+WHERE o.locked_by = $1::text AND o.status = 'processing'
+ORDER BY o.idempotency_key
+`
+
+type LeasedRow struct {
+	IdempotencyKey string
+	LeaseID        uuid.UUID
+	Route          string
+	CallID         uuid.UUID
+}
+
+// What a worker holds as far as the table knows, with the calls that it may make.
+func (q *Queries) Leased(ctx context.Context, worker string) ([]LeasedRow, error) {
+	rows, err := q.db.Query(ctx, leased, worker)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeasedRow
+	for rows.Next() {
+		var i LeasedRow
+		if err := rows.Scan(
+			&i.IdempotencyKey,
+			&i.LeaseID,
+			&i.Route,
+			&i.CallID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockForBurial = `-- name: LockForBurial :exec
 SELECT FROM evaluation_outbox
 WHERE idempotency_key = ANY ($1::text[])

@@ -88,7 +88,8 @@ func (w *Worker) settle(ctx context.Context, group []settlement) {
 func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 	slog.ErrorContext(ctx, "cannot write a result", slog.Any("key", s.item.Key), slog.Any("error", cause))
 	if s.closure == nil || s.closure.Response == nil {
-		return // nothing to keep; the lease expires
+		w.leave(s.item.ID) // nothing to keep; the lease expires
+		return
 	}
 	crashpoint.Pass(crashpoint.KeepBegun)
 	closure := *s.closure
@@ -102,6 +103,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 		}
 		slog.ErrorContext(ctx, "cannot save a response", slog.Any("key", s.item.Key), slog.Any("error", err))
 		if !unreachable(err) || !sleep(ctx, pause) {
+			w.leave(s.item.ID)
 			return
 		}
 	}

@@ -66,10 +66,14 @@ type Worker struct {
 	tickets   *ticketdb.Store
 	settled   chan settlement
 
+	// claiming is held for reading from before a claim until its leases are in held.
+	claiming sync.RWMutex
+
 	mu       sync.Mutex
 	held     map[uuid.UUID]struct{} // leases
 	versions map[string]evaluation.Version
 	lines    map[string]*line
+	strays   strays
 }
 
 // New makes a worker.
@@ -78,6 +82,7 @@ func New(o Options) *Worker {
 		Options: o, providers: o.Providers, gate: route.New(o.Settles), tickets: ticketdb.New(o.Settles),
 		settled: make(chan settlement, claimMost), held: map[uuid.UUID]struct{}{},
 		versions: map[string]evaluation.Version{}, lines: map[string]*line{},
+		strays: strays{left: map[uuid.UUID]struct{}{}},
 	}
 }
 
@@ -228,6 +233,7 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		}
 		items, err := w.claim(ctx, l, slots)
 		if err != nil {
+			w.suspectStrays(err)
 			slog.WarnContext(ctx, "cannot claim work", slog.String("route", l.name), slog.Any("error", err))
 		}
 		for range slots - len(items) {
@@ -327,6 +333,9 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	// A claim that was committed must be known here, so stopping does not cut it short.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
+	w.giveBackStrays(ctx)
+	w.claiming.RLock()
+	defer w.claiming.RUnlock()
 	state := *l.state.Load()
 	l.pause = 0
 	if l.wait(time.Now()) > 0 || l.suspect.Load() > 0 {
