@@ -27,6 +27,7 @@
 //	-----END TICKET 0123456789abcdef0123456789abcdef-----
 //
 // Without marks, the whole message is the ticket. GET /v1/models and GET /v1/models/{model} list the models.
+// GET /v1/chat/completions?metadata[key]=value lists the answers whose requests said store: true.
 // Token counts are a quarter of the bytes; a system message that was seen before counts as cached, in steps of
 // 128 tokens; reasoning tokens are none. Messages are cached only where cache_control asks for it, and writing to the
 // cache is charged there. Headers x-ratelimit-* or anthropic-ratelimit-* are sent for limits that are set.

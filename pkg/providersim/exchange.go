@@ -36,9 +36,10 @@ type completion struct {
 	departments []string
 	ticket      ticket
 	inputTokens int64
-	outputLimit int64 // tokens; 0: none
-	cacheable   int64 // tokens of the prefix that are read from the cache once it has been seen
-	cacheWrites bool  // whoever sends a prefix first pays for writing it to the cache
+	outputLimit int64             // tokens; 0: none
+	cacheable   int64             // tokens of the prefix that are read from the cache once it has been seen
+	stored      map[string]string // metadata under which the answer is kept; nil: it is not
+	cacheWrites bool              // whoever sends a prefix first pays for writing it to the cache
 }
 
 // answer is what the simulator says, before a protocol gives it a shape.
@@ -138,6 +139,10 @@ func (x *exchange) perform(a Action, c completion, f facts) {
 
 	made := x.answerFor(a, c)
 	x.ledger.bill(x.seq, made.model, made.usage)
+	full := x.dialect.answer(made)
+	if c.stored != nil {
+		x.archive.keep(c.stored, full.body)
+	}
 	if a.Hang == HangAfterAnswer {
 		x.hang()
 	}
@@ -145,7 +150,6 @@ func (x *exchange) perform(a Action, c completion, f facts) {
 	if a.Close == CloseAfterAnswer {
 		x.abort(Closed)
 	}
-	full := x.dialect.answer(made)
 	if a.CutAfterBytes > 0 || a.Hang == HangMidBody {
 		x.respondInPart(full, a)
 		return

@@ -14,12 +14,18 @@ import (
 // openAI speaks the protocol of OpenAI's chat completions, with structured output and without streaming.
 type openAI struct{}
 
+const chatCompletionsPath = "/v1/chat/completions"
+
 func (s *Server) routeOpenAI(mux *http.ServeMux) {
 	d := openAI{}
-	for path, d := range map[string]dialect{"/v1/chat/completions": d, "/v1/responses": openAIResponses{}} {
+	for path, d := range map[string]dialect{chatCompletionsPath: d, "/v1/responses": openAIResponses{}} {
 		complete := s.complete(d)
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Openai-Version", "2020-10-01")
+			if r.Method == http.MethodGet && path == chatCompletionsPath {
+				s.probe(d, s.archive.list)(w, r)
+				return
+			}
 			if r.Method != http.MethodPost {
 				send(w, openAIError(http.StatusMethodNotAllowed, openAIProblem{
 					Message: fmt.Sprintf("Not allowed to %s on %s.", r.Method, path), Type: "invalid_request_error", Code: "method_not_supported",
@@ -97,33 +103,33 @@ type openAIRequest struct {
 	Stream              bool                  `json:"stream"`
 	ReasoningEffort     *string               `json:"reasoning_effort"`
 
-	Audio                json.RawMessage `json:"audio"`
-	FrequencyPenalty     json.RawMessage `json:"frequency_penalty"`
-	FunctionCall         json.RawMessage `json:"function_call"`
-	Functions            json.RawMessage `json:"functions"`
-	LogitBias            json.RawMessage `json:"logit_bias"`
-	Logprobs             json.RawMessage `json:"logprobs"`
-	Metadata             json.RawMessage `json:"metadata"`
-	Modalities           json.RawMessage `json:"modalities"`
-	ParallelToolCalls    json.RawMessage `json:"parallel_tool_calls"`
-	Prediction           json.RawMessage `json:"prediction"`
-	PresencePenalty      json.RawMessage `json:"presence_penalty"`
-	PromptCacheKey       json.RawMessage `json:"prompt_cache_key"`
-	PromptCacheRetention json.RawMessage `json:"prompt_cache_retention"`
-	SafetyIdentifier     json.RawMessage `json:"safety_identifier"`
-	Seed                 json.RawMessage `json:"seed"`
-	ServiceTier          json.RawMessage `json:"service_tier"`
-	Stop                 json.RawMessage `json:"stop"`
-	Store                json.RawMessage `json:"store"`
-	StreamOptions        json.RawMessage `json:"stream_options"`
-	Temperature          json.RawMessage `json:"temperature"`
-	ToolChoice           json.RawMessage `json:"tool_choice"`
-	Tools                json.RawMessage `json:"tools"`
-	TopLogprobs          json.RawMessage `json:"top_logprobs"`
-	TopP                 json.RawMessage `json:"top_p"`
-	User                 json.RawMessage `json:"user"`
-	Verbosity            json.RawMessage `json:"verbosity"`
-	WebSearchOptions     json.RawMessage `json:"web_search_options"`
+	Audio                json.RawMessage   `json:"audio"`
+	FrequencyPenalty     json.RawMessage   `json:"frequency_penalty"`
+	FunctionCall         json.RawMessage   `json:"function_call"`
+	Functions            json.RawMessage   `json:"functions"`
+	LogitBias            json.RawMessage   `json:"logit_bias"`
+	Logprobs             json.RawMessage   `json:"logprobs"`
+	Metadata             map[string]string `json:"metadata"`
+	Modalities           json.RawMessage   `json:"modalities"`
+	ParallelToolCalls    json.RawMessage   `json:"parallel_tool_calls"`
+	Prediction           json.RawMessage   `json:"prediction"`
+	PresencePenalty      json.RawMessage   `json:"presence_penalty"`
+	PromptCacheKey       json.RawMessage   `json:"prompt_cache_key"`
+	PromptCacheRetention json.RawMessage   `json:"prompt_cache_retention"`
+	SafetyIdentifier     json.RawMessage   `json:"safety_identifier"`
+	Seed                 json.RawMessage   `json:"seed"`
+	ServiceTier          json.RawMessage   `json:"service_tier"`
+	Stop                 json.RawMessage   `json:"stop"`
+	Store                bool              `json:"store"`
+	StreamOptions        json.RawMessage   `json:"stream_options"`
+	Temperature          json.RawMessage   `json:"temperature"`
+	ToolChoice           json.RawMessage   `json:"tool_choice"`
+	Tools                json.RawMessage   `json:"tools"`
+	TopLogprobs          json.RawMessage   `json:"top_logprobs"`
+	TopP                 json.RawMessage   `json:"top_p"`
+	User                 json.RawMessage   `json:"user"`
+	Verbosity            json.RawMessage   `json:"verbosity"`
+	WebSearchOptions     json.RawMessage   `json:"web_search_options"`
 }
 
 type openAIMessage struct {
@@ -244,6 +250,12 @@ func (d openAI) parse(_ http.Header, body []byte) (completion, *response) {
 	}
 	c.ticket = extractTicket(user)
 	c.cacheable = cacheable(c.system)
+	if r.Store {
+		c.stored = r.Metadata
+		if c.stored == nil {
+			c.stored = map[string]string{}
+		}
+	}
 
 	f := r.ResponseFormat
 	switch {

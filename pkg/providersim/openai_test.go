@@ -179,7 +179,7 @@ func TestRefusesBadRequests(t *testing.T) {
 	if got := mustDo(t, client, http.MethodPost, sim.URL()+"/v1/other", nil); got.status != 404 || !strings.Contains(string(got.body), "Invalid URL (POST /v1/other)") {
 		t.Errorf("unknown path: %d %s", got.status, got.body)
 	}
-	if got := mustDo(t, client, http.MethodGet, sim.URL()+"/v1/chat/completions", nil); got.status != 405 {
+	if got := mustDo(t, client, http.MethodPut, sim.URL()+"/v1/chat/completions", nil); got.status != 405 {
 		t.Errorf("wrong method: %d %s", got.status, got.body)
 	}
 	if after := sim.Stats(); after.Requests != before || after.Billed != 0 {

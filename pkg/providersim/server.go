@@ -50,6 +50,8 @@ type Server struct {
 	gate     *gate
 	prompts  map[string]*prompt
 
+	archive archive
+
 	lifecycle sync.Mutex
 	closed    bool
 	closing   chan struct{}

@@ -121,7 +121,7 @@ func (r *rig) create(lane outbox.Lane, a, b int) []content.Key {
 // start runs a worker; the function stops it and waits for it.
 func (r *rig) start(change ...func(*evaluate.Options)) (stop func()) {
 	r.t.Helper()
-	openai, err := inference.NewOpenAI(inference.OpenAIConfig{BaseURL: r.sim.URL() + "/v1", APIKey: "sk-test"})
+	openai, err := inference.NewOpenAI(inference.Config{BaseURL: r.sim.URL() + "/v1", APIKey: "sk-test"})
 	if err != nil {
 		r.t.Fatal(err)
 	}

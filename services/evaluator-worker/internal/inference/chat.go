@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"github.com/google/uuid"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/shared"
 
@@ -10,9 +11,10 @@ import (
 )
 
 // chatParams asks for one answer in the strict schema. Sampling parameters are left to the model's defaults:
-// reasoning models refuse them. Nothing asks the provider to store the conversation.
-func chatParams(v evaluation.Version, p prompt.Prompt) openai.ChatCompletionNewParams {
-	return openai.ChatCompletionNewParams{
+// reasoning models refuse them. The provider is asked to store the conversation, under the name of its call, only for
+// a version that wants lost responses recovered.
+func chatParams(v evaluation.Version, call uuid.UUID, p prompt.Prompt) openai.ChatCompletionNewParams {
+	params := openai.ChatCompletionNewParams{
 		Model: v.Model,
 		Messages: []openai.ChatCompletionMessageParamUnion{
 			openai.SystemMessage(p.System),
@@ -30,6 +32,11 @@ func chatParams(v evaluation.Version, p prompt.Prompt) openai.ChatCompletionNewP
 			},
 		},
 	}
+	if v.UnknownPolicy == evaluation.Recover {
+		params.Store = openai.Bool(true)
+		params.Metadata = shared.Metadata{callIDMetadata: call.String()}
+	}
+	return params
 }
 
 func readChatCompletion(body []byte) reading {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
@@ -34,13 +35,11 @@ type Config struct {
 	TracerProvider trace.TracerProvider // nil is the process's
 }
 
-// OpenAIConfig is a [Config] for OpenAI, or for anyone else who speaks its protocols.
-type OpenAIConfig = Config
-
 // Client asks one provider in one protocol. It is safe for concurrent use.
 type Client struct {
 	protocol  protocol
 	send      func(context.Context, Request, prompt.Prompt, *exchange) error // by the SDK, whose innermost step is the exchange's
+	stored    func(context.Context, uuid.UUID) (*http.Request, error)        // asks for a call's stored response; nil where none is kept
 	transport *http.Transport
 	server    *url.URL
 	secrets   []string

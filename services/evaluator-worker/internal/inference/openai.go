@@ -2,7 +2,9 @@ package inference
 
 import (
 	"context"
+	"net/http"
 
+	"github.com/google/uuid"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/responses"
@@ -21,8 +23,11 @@ func NewOpenAI(c Config) (*Client, error) {
 	}
 	service := openai.NewChatCompletionService(client.openaiOptions(c.APIKey)...)
 	client.send = func(ctx context.Context, r Request, p prompt.Prompt, x *exchange) error {
-		_, err := service.New(ctx, chatParams(r.Version, p), openaiExchange(r, x)...)
+		_, err := service.New(ctx, chatParams(r.Version, r.CallID, p), openaiExchange(r, x)...)
 		return err
+	}
+	client.stored = func(ctx context.Context, call uuid.UUID) (*http.Request, error) {
+		return client.storedChatCompletions(ctx, c.APIKey, call)
 	}
 	return client, nil
 }
