@@ -3,9 +3,7 @@ module github.com/evalonce/evalonce/services/sweeper
 go 1.26.0
 
 require (
-	github.com/evalonce/evalonce/migrations v0.0.0
 	github.com/evalonce/evalonce/pkg v0.0.0
-	github.com/evalonce/evalonce/proto v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	go.uber.org/goleak v1.3.0
@@ -16,6 +14,7 @@ require (
 	github.com/caarlos0/env/v11 v11.4.2 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/evalonce/evalonce/migrations v0.0.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.33.0 // indirect
