@@ -395,7 +395,7 @@ func (l *line) claimLanes(ctx context.Context, most int, claim claimer) ([]outbo
 }
 
 // claimer is how a lane is claimed: by [outbox.Claimer.Claim], or within limits.
-type claimer func(lane *outbox.Claimer, ctx context.Context, most int) ([]outbox.Claimed, error) //nolint:revive // the shape of a method expression
+type claimer func(lane *outbox.Claimer, ctx context.Context, most int) ([]outbox.Claimed, error)
 
 func (l *line) claimBulk(ctx context.Context, most int, claim claimer) ([]outbox.Claimed, error) {
 	if most == 0 || time.Now().Before(l.bulkAt) {

@@ -44,11 +44,13 @@ type Version struct {
 	Prices *Prices `protobuf:"bytes,10,opt,name=prices,proto3" json:"prices,omitempty"`
 	// Transient failures before a dead letter; 8 when 0.
 	MaxAttempts int32 `protobuf:"varint,11,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// What follows a call whose outcome is unknown: `resend` (the default) or `hold`.
+	// What follows a call whose outcome is unknown: `resend` (the default); `hold`, a dead letter for a person; or, with
+	// provider openai, `recover`, which asks the provider for the lost response and sends again only when there is none.
+	// The provider then keeps the text of every call.
 	UnknownPolicy string `protobuf:"bytes,12,opt,name=unknown_policy,json=unknownPolicy,proto3" json:"unknown_policy,omitempty"`
 	// Calls of unknown outcome before a dead letter; 2 when absent.
 	MaxUnknownCalls *int32 `protobuf:"varint,13,opt,name=max_unknown_calls,json=maxUnknownCalls,proto3,oneof" json:"max_unknown_calls,omitempty"`
-	// Age at which failing work becomes a dead letter; 24 hours when absent.
+	// Age at which failing work becomes a dead letter, in whole seconds; 24 hours when absent.
 	MaxAge *durationpb.Duration `protobuf:"bytes,14,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
 	// SHA-256 over every answer-affecting field, in hex.
 	Digest        string                 `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
