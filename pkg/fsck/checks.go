@@ -77,6 +77,11 @@ func checks() []check {
 		promise("active_version_differs", "the active version is the one promoted last",
 			(*fscksql.Queries).ActiveVersionDiffers),
 
+		promise("charge_differs", "a call that is over is charged what it cost, and one that may be paid the worst case",
+			(*fscksql.Queries).ChargeDiffers),
+		promise("spend_differs", "what is spent in a period is the sum of what its calls are charged",
+			(*fscksql.Queries).SpendDiffers),
+
 		// A late answer may come while another worker holds the key, and an identical ticket at the moment of the
 		// answer may make work anew: the next claim finds the result, and deletes the work without a call.
 		note("work_beside_result", "an answered key has no work, once its next claim has cleared it away",
@@ -84,6 +89,9 @@ func checks() []check {
 		// A lease expires with its worker, and is reclaimed within seconds where another lives, else by the sweeper.
 		note("lease_expired", "leases are extended by their worker or reclaimed",
 			(*fscksql.Queries).LeaseExpired),
+		// More calls than the limit are those that were claimed before it was set, or lowered.
+		note("calls_over_limit", "a route has no more calls under way than it allows",
+			(*fscksql.Queries).CallsOverLimit),
 		// A late response that could not be made a result at once, of a key that got another answer or a verdict.
 		note("response_unused", "a saved response is judged, unless its key is answered or dead",
 			(*fscksql.Queries).ResponseUnused),

@@ -37,7 +37,8 @@ const defaultExamples = 10
 type Finding struct {
 	Check
 	Count int
-	// Examples are the first of what was found: tickets, versions and calls by id, evaluations by key.
+	// Examples are the first of what was found: tickets, versions and calls by id, evaluations by key,
+	// routes by name, sums of money by scope and period.
 	Examples []string
 }
 

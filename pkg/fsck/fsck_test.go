@@ -344,6 +344,41 @@ var breakages = map[string]map[string]func(*world) string{
 			return "v1"
 		},
 	},
+	"charge_differs": {
+		"an answer": func(w *world) string {
+			w.exec("UPDATE model_call SET cost_usd = cost_usd + 0.001 WHERE id = $1", w.calls["charged"])
+			return w.calls["charged"].String()
+		},
+		"a failure that cost something": func(w *world) string {
+			w.exec("UPDATE model_call SET cost_usd = 0.001 WHERE id = $1", w.calls["charged and failed"])
+			return w.calls["charged and failed"].String()
+		},
+		"a failure": func(w *world) string {
+			w.exec("UPDATE model_call SET charged_usd = 0.001 WHERE id = $1", w.calls["charged and failed"])
+			w.exec("UPDATE spend SET used_usd = used_usd + 0.001 WHERE period_start = spend_period(period, now())")
+			return w.calls["charged and failed"].String()
+		},
+	},
+	"spend_differs": {
+		"by a charge that was forgotten": func(w *world) string {
+			w.exec("UPDATE spend SET used_usd = used_usd + 0.000001 WHERE period = 'day' AND period_start = spend_period('day', now())")
+			return w.text("SELECT '*, day of ' || spend_period('day', now())")
+		},
+		"by a call that is charged no more": func(w *world) string {
+			w.exec("UPDATE model_call SET charged_usd = NULL WHERE id = $1", w.calls["charged and open"])
+			return "2"
+		},
+		"by what was not charged": func(w *world) string {
+			w.exec("UPDATE spend SET uncharged_usd = 0 WHERE scope = 'route-v1' AND period_start = spend_period('month', now())")
+			return w.text("SELECT 'route-v1, month of ' || spend_period('month', now())")
+		},
+	},
+	"calls_over_limit": {
+		"": func(w *world) string {
+			w.exec("UPDATE provider_route SET concurrent_calls = 1 WHERE name = 'route-v1'")
+			return "route-v1"
+		},
+	},
 	"work_beside_result": {
 		"waiting": func(w *world) string {
 			w.again("answered", "pending")
@@ -379,6 +414,15 @@ var breakages = map[string]map[string]func(*world) string{
 			return "1"
 		},
 	},
+}
+
+func (w *world) text(sql string) string {
+	w.t.Helper()
+	var text string
+	if err := w.db.QueryRow(w.t.Context(), sql).Scan(&text); err != nil {
+		w.t.Fatal(err)
+	}
+	return text
 }
 
 // drain keeps the waiting work out of the way of further claims.

@@ -1,5 +1,5 @@
 -- Every check names the first of what contradicts its promise, with the number of all: tickets, versions and calls
--- by their id, evaluations by their key.
+-- by their id, evaluations by their key, routes by name, sums of money by scope and period.
 --
 -- The tables are read whole, so what counts is that two large ones meet by a hash. Where a check is of all calls of a
 -- key it begins with those that no result names, which are few, and looks the others up; to group or sort the ledger
@@ -221,6 +221,30 @@ FROM (
 WHERE h.active IS DISTINCT FROM h.promoted
 ORDER BY 1 LIMIT @examples;
 
+-- name: ChargeDiffers :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.charged_usd <> charge_of(m.outcome, m.cost_usd, m.charged_usd)
+ORDER BY 1 LIMIT @examples;
+
+-- name: SpendDiffers :many
+-- Of this month and the one before: of older ones the ledger may have let go its calls.
+WITH charged AS MATERIALIZED (
+  SELECT v.route, spend_period('day', m.started_at) AS day, sum(m.charged_usd) AS usd
+  FROM model_call m
+  JOIN evaluator_version v ON v.id = m.version_id
+  WHERE m.charged_usd IS NOT NULL
+    AND m.id >= uuid_v7_floor(spend_period('month', now() - interval '1 month')::timestamp AT TIME ZONE 'UTC')
+  GROUP BY v.route, spend_period('day', m.started_at)
+)
+SELECT (s.scope || ', ' || s.period || ' of ' || s.period_start)::text AS id, count(*) OVER () AS count
+FROM spend s
+WHERE s.period_start >= spend_period('month', now() - interval '1 month')
+  AND s.used_usd <> s.uncharged_usd + coalesce((
+    SELECT sum(c.usd) FROM charged c
+    WHERE s.scope IN ('*', c.route) AND s.period_start = date_trunc(s.period, c.day::timestamp)::date), 0)
+ORDER BY 1 LIMIT @examples;
+
 -- name: WorkBesideResult :many
 SELECT o.idempotency_key AS id, count(*) OVER () AS count
 FROM evaluation_outbox o
@@ -232,6 +256,12 @@ ORDER BY 1 LIMIT @examples;
 SELECT o.idempotency_key AS id, count(*) OVER () AS count
 FROM evaluation_outbox o
 WHERE o.status = 'processing' AND o.locked_until < now()
+ORDER BY 1 LIMIT @examples;
+
+-- name: CallsOverLimit :many
+SELECT r.name AS id, count(*) OVER () AS count
+FROM provider_route r
+WHERE r.concurrent_calls < (SELECT count(*) FROM evaluation_outbox o WHERE o.route = r.name AND o.status = 'processing')
 ORDER BY 1 LIMIT @examples;
 
 -- name: ResponseUnused :many

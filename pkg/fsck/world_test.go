@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/shopspring/decimal"
 	"go.uber.org/goleak"
 
 	"github.com/evalonce/evalonce/pkg/content"
@@ -18,6 +19,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 )
@@ -79,6 +81,7 @@ func newWorld(t *testing.T) *world {
 		v.PromptVersion, v.Provider, v.Model, v.Prompt = v.ID+"-prompt", "openai", "m", "Sort it, "+v.ID
 		v.Departments = []evaluation.Department{{Name: "billing"}, {Name: "general"}}
 		v.MaxOutputTokens, v.Route = 100, "route-"+v.ID
+		v.Prices.InputUSDPerMTok, v.Prices.OutputUSDPerMTok = decimal.New(25, -1), decimal.New(10, 0)
 		v = v.WithDefaults()
 		w.versions[v.ID] = v
 		w.tx(func(ctx context.Context, tx pgx.Tx) error {
@@ -167,6 +170,38 @@ func (w *world) start(message, version string, lease time.Duration) outbox.Claim
 	return w.claim(message, version, lease)
 }
 
+// startCharged submits a ticket and claims its work within a budget.
+func (w *world) startCharged(message string, lease time.Duration) outbox.Claimed {
+	w.t.Helper()
+	w.submit(message, "v1")
+	var claimed []outbox.Claimed
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		p, err := route.Reserve(ctx, tx, "route-v1", uuid.Nil)
+		if err != nil {
+			return err
+		}
+		a := outbox.Allowance{Calls: p.Calls, Tokens: p.Tokens, TokenRatio: p.TokenRatio, Budget: p.Budget}
+		if claimed, err = outbox.NewClaimer(w.db, "route-v1", outbox.Live, "worker", lease).ClaimWithin(ctx, tx, 10, &a); err != nil {
+			return err
+		}
+		return p.Use(ctx, tx, route.Use{Calls: len(claimed), USD: p.Budget.Sub(*a.Budget)})
+	})
+	if len(claimed) != 1 || claimed[0].Key != w.keys[message] || !claimed[0].Charged {
+		w.t.Fatalf("claimed %+v, want the work of %q alone, at a charge", claimed, message)
+	}
+	w.calls[message] = claimed[0].CallID
+	return claimed[0]
+}
+
+// settleCharge charges a call what it cost, as a worker does.
+func settleCharge(ctx context.Context, tx pgx.Tx, call uuid.UUID) error {
+	deltas, err := ledger.SettleCharges(ctx, tx, []uuid.UUID{call})
+	if err != nil {
+		return err
+	}
+	return route.Charge(ctx, tx, deltas)
+}
+
 func (w *world) reclaim() {
 	w.t.Helper()
 	r, err := outbox.Reclaim(w.t.Context(), w.db, 100)
@@ -189,7 +224,13 @@ func (w *world) answer(c outbox.Claimed) {
 		if _, err := outbox.Finish(ctx, tx, []outbox.Lease{c.Lease}); err != nil {
 			return err
 		}
-		if err := ledger.Close(ctx, tx, []ledger.Closure{{CallID: call, Outcome: ledger.Answered, HTTPStatus: 200, Response: []byte("{}")}}); err != nil {
+		usage := evaluation.Usage{InputTokens: 20, OutputTokens: 10}
+		if err := ledger.Close(ctx, tx, []ledger.Closure{{
+			CallID: call, Outcome: ledger.Answered, HTTPStatus: 200, Response: []byte("{}"), Usage: &usage, CostUSD: w.versions[c.VersionID].Prices.Cost(usage),
+		}}); err != nil {
+			return err
+		}
+		if err := settleCharge(ctx, tx, call); err != nil {
 			return err
 		}
 		_, err := ledger.Save(ctx, tx, []ledger.Result{{
@@ -208,7 +249,10 @@ func (w *world) save(c outbox.Claimed, delay time.Duration) {
 		if _, err := outbox.PutBack(ctx, tx, []outbox.Retry{{Lease: c.Lease, Delay: delay, Failure: failure.New(failure.ResultUnsaved, "", nil)}}); err != nil {
 			return err
 		}
-		return ledger.Close(ctx, tx, []ledger.Closure{{CallID: c.CallID, Outcome: ledger.Saved, HTTPStatus: 200, Response: []byte("{}")}})
+		if err := ledger.Close(ctx, tx, []ledger.Closure{{CallID: c.CallID, Outcome: ledger.Saved, HTTPStatus: 200, Response: []byte("{}")}}); err != nil {
+			return err
+		}
+		return settleCharge(ctx, tx, c.CallID)
 	})
 }
 
@@ -222,7 +266,10 @@ func (w *world) fail(c outbox.Claimed, outcome ledger.Outcome, reason failure.Re
 		}}); err != nil {
 			return err
 		}
-		return ledger.Close(ctx, tx, []ledger.Closure{{CallID: c.CallID, Outcome: outcome, Failure: f}})
+		if err := ledger.Close(ctx, tx, []ledger.Closure{{CallID: c.CallID, Outcome: outcome, Failure: f}}); err != nil {
+			return err
+		}
+		return settleCharge(ctx, tx, c.CallID)
 	})
 }
 
@@ -233,7 +280,10 @@ func (w *world) bury(c outbox.Claimed, outcome ledger.Outcome, reason failure.Re
 		if _, err := outbox.Bury(ctx, tx, []outbox.Burial{{Lease: c.Lease, Unknown: f.Class == failure.Unknown, Failure: f}}); err != nil {
 			return err
 		}
-		return ledger.Close(ctx, tx, []ledger.Closure{{CallID: c.CallID, Outcome: outcome, Failure: f}})
+		if err := ledger.Close(ctx, tx, []ledger.Closure{{CallID: c.CallID, Outcome: outcome, Failure: f}}); err != nil {
+			return err
+		}
+		return settleCharge(ctx, tx, c.CallID)
 	})
 }
 
@@ -288,6 +338,15 @@ func healthy(t *testing.T) *world {
 	w.promote("v1")
 	w.answer(w.start("older", "hold", time.Hour))
 
+	w.budget(route.AllRoutes, route.Day)
+	w.budget("route-v1", route.Month)
+	w.answer(w.startCharged("charged", time.Hour))
+	w.fail(w.startCharged("charged and failed", time.Hour), ledger.Failed, failure.ServerError, time.Hour)
+	w.startCharged("charged and lost", lapsed)
+	w.reclaim()
+	w.answer(w.claim("charged and lost", "v1", time.Hour))
+	w.startCharged("charged and open", time.Hour)
+
 	w.save(w.start("saved", "v1", time.Hour), time.Hour)
 	w.fail(w.start("throttled", "v1", time.Hour), ledger.Failed, failure.RateLimited, time.Hour)
 	w.fail(w.start("unknown once", "v1", time.Hour), ledger.Unknown, failure.Timeout, time.Hour)
@@ -302,6 +361,14 @@ func healthy(t *testing.T) *world {
 	w.submit("pending", "v1")
 	w.submit("pending", "v1") // a follower
 	return w
+}
+
+func (w *world) budget(scope string, period route.Period) {
+	w.t.Helper()
+	limit := decimal.New(1000, 0)
+	if err := route.SetSpendLimit(w.t.Context(), w.db, route.Budget{Scope: scope, Period: period}, &limit); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // again makes work anew for a key that has a result, as a concurrent identical ticket may at the moment of the

@@ -216,6 +216,70 @@ func (q *Queries) CallWithoutEvaluation(ctx context.Context, examples int32) ([]
 	return items, nil
 }
 
+const callsOverLimit = `-- name: CallsOverLimit :many
+SELECT r.name AS id, count(*) OVER () AS count
+FROM provider_route r
+WHERE r.concurrent_calls < (SELECT count(*) FROM evaluation_outbox o WHERE o.route = r.name AND o.status = 'processing')
+ORDER BY 1 LIMIT $1
+`
+
+type CallsOverLimitRow struct {
+	ID    string
+	Count int64
+}
+
+func (q *Queries) CallsOverLimit(ctx context.Context, examples int32) ([]CallsOverLimitRow, error) {
+	rows, err := q.db.Query(ctx, callsOverLimit, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CallsOverLimitRow
+	for rows.Next() {
+		var i CallsOverLimitRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const chargeDiffers = `-- name: ChargeDiffers :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.charged_usd <> charge_of(m.outcome, m.cost_usd, m.charged_usd)
+ORDER BY 1 LIMIT $1
+`
+
+type ChargeDiffersRow struct {
+	ID    string
+	Count int64
+}
+
+func (q *Queries) ChargeDiffers(ctx context.Context, examples int32) ([]ChargeDiffersRow, error) {
+	rows, err := q.db.Query(ctx, chargeDiffers, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ChargeDiffersRow
+	for rows.Next() {
+		var i ChargeDiffersRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const contentDiffers = `-- name: ContentDiffers :many
 SELECT e.id::text AS id, count(*) OVER () AS count
 FROM (
@@ -788,7 +852,7 @@ SELECT set_config('statement_timeout', $1::text, true)
 `
 
 // Every check names the first of what contradicts its promise, with the number of all: tickets, versions and calls
-// by their id, evaluations by their key.
+// by their id, evaluations by their key, routes by name, sums of money by scope and period.
 //
 // The tables are read whole, so what counts is that two large ones meet by a hash. Where a check is of all calls of a
 // key it begins with those that no result names, which are few, and looks the others up; to group or sort the ledger
@@ -797,6 +861,50 @@ SELECT set_config('statement_timeout', $1::text, true)
 func (q *Queries) SetStatementTimeout(ctx context.Context, milliseconds string) error {
 	_, err := q.db.Exec(ctx, setStatementTimeout, milliseconds)
 	return err
+}
+
+const spendDiffers = `-- name: SpendDiffers :many
+WITH charged AS MATERIALIZED (
+  SELECT v.route, spend_period('day', m.started_at) AS day, sum(m.charged_usd) AS usd
+  FROM model_call m
+  JOIN evaluator_version v ON v.id = m.version_id
+  WHERE m.charged_usd IS NOT NULL
+    AND m.id >= uuid_v7_floor(spend_period('month', now() - interval '1 month')::timestamp AT TIME ZONE 'UTC')
+  GROUP BY v.route, spend_period('day', m.started_at)
+)
+SELECT (s.scope || ', ' || s.period || ' of ' || s.period_start)::text AS id, count(*) OVER () AS count
+FROM spend s
+WHERE s.period_start >= spend_period('month', now() - interval '1 month')
+  AND s.used_usd <> s.uncharged_usd + coalesce((
+    SELECT sum(c.usd) FROM charged c
+    WHERE s.scope IN ('*', c.route) AND s.period_start = date_trunc(s.period, c.day::timestamp)::date), 0)
+ORDER BY 1 LIMIT $1
+`
+
+type SpendDiffersRow struct {
+	ID    string
+	Count int64
+}
+
+// Of this month and the one before: of older ones the ledger may have let go its calls.
+func (q *Queries) SpendDiffers(ctx context.Context, examples int32) ([]SpendDiffersRow, error) {
+	rows, err := q.db.Query(ctx, spendDiffers, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SpendDiffersRow
+	for rows.Next() {
+		var i SpendDiffersRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ticketWithoutWork = `-- name: TicketWithoutWork :many
