@@ -26,7 +26,7 @@ import (
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // rig is a database, a provider, and workers between them.
 type rig struct {
