@@ -82,25 +82,28 @@ func readable(r *http.Request) (url.Values, error) {
 	return query, nil
 }
 
+// drainFactor times the limit is read of a body that is too large, to be able to say so.
+const drainFactor = 8
+
 // bufferBody reads the body before anything is decoded, so that its size is known, and leaves it readable again.
 func (h *rest) bufferBody(w http.ResponseWriter, r *http.Request) error {
 	tooLarge := &Error{
 		Code: codes.InvalidArgument, Reason: ReasonRequestTooLarge,
 		Message: fmt.Sprintf("the body is larger than %d bytes", h.maxBytes),
 	}
-	if r.ContentLength > h.maxBytes {
-		w.Header().Set("Connection", "close") // rather than reading on to the next request
-		return tooLarge
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
-	var exceeded *http.MaxBytesError
+	body, err := io.ReadAll(io.LimitReader(r.Body, h.maxBytes+1))
 	switch {
-	case errors.As(err, &exceeded):
-		return tooLarge
 	case err != nil:
 		return &Error{
 			Code: codes.InvalidArgument, Reason: ReasonMalformedRequest, Message: "the body ends too early", Cause: err,
 		}
+	case int64(len(body)) > h.maxBytes:
+		// A client that is still sending when its connection is closed may never see why. So what is a few times too
+		// large is read to its end; who sends more, or never ends, is cut off.
+		if _, err := io.CopyN(io.Discard, r.Body, drainFactor*h.maxBytes); !errors.Is(err, io.EOF) {
+			w.Header().Set("Connection", "close")
+		}
+		return tooLarge
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if len(body) == 0 && r.Method != http.MethodPost && r.Method != http.MethodPut && r.Method != http.MethodPatch {
