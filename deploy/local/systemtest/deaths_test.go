@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,23 +48,33 @@ func (s *system) died(p *stack.Process, at crashpoint.Point) {
 }
 
 // launchWorker starts a worker that need not live until it is ready.
-func (s *system) launchWorker(env ...string) *stack.Process {
+func (s *system) launchWorker(name string, env ...string) *stack.Process {
 	s.t.Helper()
 	health, err := s.stack.FreeAddress(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	p, err := s.stack.Start(s.t.Context(), stack.Spec{
-		Name: "victim", Binary: "evaluator-worker",
+	return s.launch(stack.Spec{
+		Name: name, Binary: "evaluator-worker",
 		Env: append([]string{
 			"EVALONCE_DATABASE_URL=" + s.stack.DatabaseURL(), "EVALONCE_HEALTH_ADDRESS=" + health,
 			"EVALONCE_OPENAI_BASE_URL=" + s.sim.URL() + "/v1", "EVALONCE_OPENAI_API_KEY=sk-test", "EVALONCE_POLL_INTERVAL=100ms",
 		}, env...),
 	})
+}
+
+func (s *system) launch(spec stack.Spec) *stack.Process {
+	s.t.Helper()
+	p, err := s.stack.Start(s.t.Context(), spec)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return p
+}
+
+// withoutFate is an environment without what it says of a death.
+func withoutFate(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, crashAt) })
 }
 
 // openCalls are the calls that may be under way.

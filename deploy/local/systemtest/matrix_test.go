@@ -194,7 +194,7 @@ func killWorker(t *testing.T, c scenario) {
 	if c.at != "" {
 		env = append(env, fmt.Sprintf("%s%s:%d", crashAt, c.at, max(c.nth, 1)))
 	}
-	victim := s.launchWorker(env...)
+	victim := s.launchWorker("victim", env...)
 	rest := make(chan map[string]string, 1)
 	go func() { rest <- s.submit(orders[len(orders)/2:]) }()
 	if c.drive != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +49,7 @@ type options struct {
 	bin      string // directory of the binaries; the product's own when empty
 	database string // address; a database of the test's own when empty
 	through  string // address of the database as the product is told it; the database's when empty
+	seed     uint64 // of the provider
 	rules    []providersim.Rule
 	latency  providersim.Latency
 	version  func(*evaluation.Version)
@@ -88,7 +88,7 @@ func startSystem(t *testing.T, o options) *system {
 		o.through = o.database
 	}
 	s.db = pgtest.Pool(t, o.database)
-	s.sim = providersim.New(providersim.Options{Script: o.rules, Latency: o.latency})
+	s.sim = providersim.New(providersim.Options{Seed: o.seed, Script: o.rules, Latency: o.latency})
 	if err := s.sim.Start(""); err != nil {
 		t.Fatal(err)
 	}
@@ -183,12 +183,8 @@ func (s *system) reprocess(ctx context.Context, v evaluation.Version) error {
 func (s *system) restartAPI() {
 	s.t.Helper()
 	spec := s.server.Spec
-	spec.Env = slices.DeleteFunc(slices.Clone(spec.Env), func(entry string) bool { return strings.HasPrefix(entry, crashAt) })
-	p, err := s.stack.Start(s.t.Context(), spec)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.server.Process = p
+	spec.Env = withoutFate(spec.Env)
+	s.server.Process = s.launch(spec)
 }
 
 // worker starts an evaluator-worker with short leases.
