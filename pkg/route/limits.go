@@ -42,8 +42,10 @@ func SetLimits(ctx context.Context, db routesql.DBTX, name string, l Limits) err
 }
 
 const (
-	// rateShare and burstShare of a limit are what its bucket gains in a minute and what it holds. Together they are
-	// less than the whole, for calls that arrive at the provider later than they were claimed.
+	// rateShare and burstShare of a limit are what its bucket gains in a minute and what it holds, beside one call.
+	// Together they are less than the whole, for calls that arrive at the provider later than they were claimed. The one
+	// call more is never part of a minute, since there is no half of it; it keeps small limits from losing what they
+	// gain while nobody looks.
 	rateShare  = 0.93
 	burstShare = 0.05
 )
@@ -54,7 +56,7 @@ type bucket struct {
 	credit float64
 }
 
-func (b bucket) burst() float64 { return max(b.limit*burstShare, 1) }
+func (b bucket) burst() float64 { return b.limit*burstShare + 1 }
 
 // perSecond is what the bucket gains.
 func (b bucket) perSecond() float64 { return b.limit * rateShare / time.Minute.Seconds() }

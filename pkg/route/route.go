@@ -25,9 +25,9 @@
 //
 // A route may have limits: requests and tokens per minute, and concurrent calls. A claim on such a route locks its row,
 // takes a [Permit] and uses it, in one transaction, so that the replicas together stay within them. A limit for a minute
-// is a bucket that gains 93 % of the limit in a minute and holds 5 % of it (one request, at least): no 60 seconds see
-// more than the limit, also where calls arrive a second later than they were claimed, and one who has work always uses
-// more than nine tenths of it. Concurrent calls are the leased work of the route.
+// is a bucket that gains 93 % of the limit in a minute, and holds 5 % of it and one call: no 60 seconds see more than the
+// limit, also where calls arrive a second later than they were claimed, and a fleet that has work always uses more than
+// nine tenths of it. Concurrent calls are the leased work of the route.
 //
 // The token limit counts the input tokens that the provider reports, cached ones included, and the output tokens only
 // where the limits say so. Before a call that is an estimate: a quarter of the bytes of prompt and ticket, times a
