@@ -64,7 +64,8 @@ WHERE x.outcome IN ('open', 'unknown', 'saved', 'rejected', 'answered')
   AND NOT EXISTS (SELECT FROM evaluation_result n WHERE n.model_call_id = x.id)
 GROUP BY x.idempotency_key, v.unknown_policy, v.max_unknown_calls
 HAVING count(*) + EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = x.idempotency_key)::int
-       > CASE v.unknown_policy WHEN 'hold' THEN 1 ELSE v.max_unknown_calls + 1 END
+       -- With recover a call more is open while the lost ones are asked for, and closed unsent if none may follow.
+       > CASE v.unknown_policy WHEN 'hold' THEN 1 WHEN 'recover' THEN v.max_unknown_calls + 2 ELSE v.max_unknown_calls + 1 END
 ORDER BY 1 LIMIT @examples;
 
 -- name: UnknownCallsDiffer :many
