@@ -709,7 +709,7 @@ WITH trip AS MATERIALIZED (
   SELECT q.idempotency_key
   FROM trip r
   JOIN evaluation_outbox q ON q.route = $1 AND q.lane IN ('live', 'bulk') AND q.available_at >= r.failing_since
-  WHERE q.status = 'pending' AND q.last_class = 'transient' AND q.attempts > 0
+  WHERE q.status = 'pending' AND q.attempts > 0
   UNION ALL
   SELECT q.idempotency_key
   FROM trip r
