@@ -102,7 +102,11 @@ func PutBack(ctx context.Context, tx pgx.Tx, retries []Retry) (map[content.Key]b
 // RefundTrip gives back the attempts that the failures cost which opened the breaker of a route, and returns how much
 // work that was. Work that they sent to the dead letters is due again. It belongs into the transaction that opened it.
 func RefundTrip(ctx context.Context, tx pgx.Tx, route string) (refunded int, err error) {
-	keys, err := outboxsql.New(tx).RefundTrip(ctx, route)
+	q := outboxsql.New(tx)
+	if err := q.PlanClaim(ctx); err != nil {
+		return 0, fmt.Errorf("refund the attempts that route %s has cost: %w", route, err)
+	}
+	keys, err := q.RefundTrip(ctx, route)
 	if err != nil {
 		return 0, fmt.Errorf("refund the attempts that route %s has cost: %w", route, err)
 	}

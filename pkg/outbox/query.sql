@@ -326,18 +326,18 @@ RETURNING o.idempotency_key, j.lost::boolean AS lost, j.dead::boolean AS dead;
 -- failed since the first of them is given back, also to work that was buried for it. What was put back since then is
 -- due since then, which bounds the look through the claim's index.
 WITH trip AS MATERIALIZED (
-  SELECT r.failing_since FROM provider_route r WHERE r.name = @route AND r.failing_since IS NOT NULL
+  SELECT r.failing_since FROM provider_route r WHERE r.name = @route
 ), failing AS MATERIALIZED (
   SELECT q.idempotency_key
-  FROM trip r
-  JOIN evaluation_outbox q ON q.route = @route AND q.lane IN ('live', 'bulk') AND q.available_at >= r.failing_since
-  WHERE q.status = 'pending' AND q.attempts > 0
+  FROM evaluation_outbox q
+  WHERE q.route = @route AND q.lane IN ('live', 'bulk') AND q.status = 'pending' AND q.attempts > 0
+    AND q.available_at >= (SELECT failing_since FROM trip)
   UNION ALL
   SELECT q.idempotency_key
-  FROM trip r
-  JOIN evaluator_version v ON v.route = @route
-  JOIN evaluation_outbox q ON q.version_id = v.id AND q.dead_at >= r.failing_since
+  FROM evaluation_outbox q
   WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+    AND q.version_id = ANY (ARRAY(SELECT v.id FROM evaluator_version v WHERE v.route = @route))
+    AND q.dead_at >= (SELECT failing_since FROM trip)
 ), owned AS MATERIALIZED (
   SELECT o.idempotency_key, o.attempts
   FROM evaluation_outbox o

@@ -704,18 +704,18 @@ func (q *Queries) Reclaim(ctx context.Context, most int32) ([]ReclaimRow, error)
 
 const refundTrip = `-- name: RefundTrip :many
 WITH trip AS MATERIALIZED (
-  SELECT r.failing_since FROM provider_route r WHERE r.name = $1 AND r.failing_since IS NOT NULL
+  SELECT r.failing_since FROM provider_route r WHERE r.name = $1
 ), failing AS MATERIALIZED (
   SELECT q.idempotency_key
-  FROM trip r
-  JOIN evaluation_outbox q ON q.route = $1 AND q.lane IN ('live', 'bulk') AND q.available_at >= r.failing_since
-  WHERE q.status = 'pending' AND q.attempts > 0
+  FROM evaluation_outbox q
+  WHERE q.route = $1 AND q.lane IN ('live', 'bulk') AND q.status = 'pending' AND q.attempts > 0
+    AND q.available_at >= (SELECT failing_since FROM trip)
   UNION ALL
   SELECT q.idempotency_key
-  FROM trip r
-  JOIN evaluator_version v ON v.route = $1
-  JOIN evaluation_outbox q ON q.version_id = v.id AND q.dead_at >= r.failing_since
+  FROM evaluation_outbox q
   WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+    AND q.version_id = ANY (ARRAY(SELECT v.id FROM evaluator_version v WHERE v.route = $1))
+    AND q.dead_at >= (SELECT failing_since FROM trip)
 ), owned AS MATERIALIZED (
   SELECT o.idempotency_key, o.attempts
   FROM evaluation_outbox o
