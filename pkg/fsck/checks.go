@@ -97,6 +97,8 @@ func checks() []check {
 			(*fscksql.Queries).ResponseUnused),
 		note("call_in_default_partition", "the ledger has a partition for every month that it has calls of",
 			(*fscksql.Queries).CallInDefaultPartition),
+		note("model_substituted", "the model that was asked for is the one that answered",
+			(*fscksql.Queries).ModelSubstituted),
 	}
 }
 

@@ -395,6 +395,16 @@ var breakages = map[string]map[string]func(*world) string{
 			return string(w.keys["processing"])
 		},
 	},
+	"model_substituted": {
+		"another": func(w *world) string {
+			w.exec("UPDATE model_call SET served_model = 'another' WHERE id = $1", w.calls["lost"])
+			return w.calls["lost"].String()
+		},
+		"a longer name": func(w *world) string {
+			w.exec("UPDATE model_call c SET served_model = v.model || '-mini' FROM evaluator_version v WHERE v.id = c.version_id AND c.id = $1", w.calls["lost"])
+			return w.calls["lost"].String()
+		},
+	},
 	"response_unused": {
 		"dead": func(w *world) string {
 			w.drain()

@@ -306,3 +306,14 @@ WHERE NOT EXISTS (
   WHERE r.idempotency_key IS NOT NULL OR o.idempotency_key IS NOT NULL)
 UNION ALL
 (SELECT p.id, p.content_hash, '', true FROM page p ORDER BY p.id LIMIT 1);
+
+-- name: ModelSubstituted :many
+-- A snapshot of the model that was asked, named by its date, is no other model; nor is one that does not say what it is.
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+JOIN evaluator_version v ON v.id = m.version_id
+CROSS JOIN LATERAL (SELECT regexp_replace(v.model, '-latest$', '') AS model) asked
+WHERE m.served_model <> '' AND m.served_model <> v.model
+  AND NOT (starts_with(m.served_model, asked.model)
+           AND substr(m.served_model, length(asked.model) + 1) ~ '^[-@](\d{8}|\d{4}|\d{4}-\d{2}-\d{2})$')
+ORDER BY 1 LIMIT @examples;

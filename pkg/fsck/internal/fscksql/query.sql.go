@@ -557,6 +557,43 @@ func (q *Queries) LeaseWithoutCall(ctx context.Context, examples int32) ([]Lease
 	return items, nil
 }
 
+const modelSubstituted = `-- name: ModelSubstituted :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+JOIN evaluator_version v ON v.id = m.version_id
+CROSS JOIN LATERAL (SELECT regexp_replace(v.model, '-latest$', '') AS model) asked
+WHERE m.served_model <> '' AND m.served_model <> v.model
+  AND NOT (starts_with(m.served_model, asked.model)
+           AND substr(m.served_model, length(asked.model) + 1) ~ '^[-@](\d{8}|\d{4}|\d{4}-\d{2}-\d{2})$')
+ORDER BY 1 LIMIT $1
+`
+
+type ModelSubstitutedRow struct {
+	ID    string
+	Count int64
+}
+
+// A snapshot of the model that was asked, named by its date, is no other model; nor is one that does not say what it is.
+func (q *Queries) ModelSubstituted(ctx context.Context, examples int32) ([]ModelSubstitutedRow, error) {
+	rows, err := q.db.Query(ctx, modelSubstituted, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ModelSubstitutedRow
+	for rows.Next() {
+		var i ModelSubstitutedRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const openCallWithoutLease = `-- name: OpenCallWithoutLease :many
 SELECT m.id::text AS id, count(*) OVER () AS count
 FROM model_call m
