@@ -234,6 +234,7 @@ func killSweeper(t *testing.T, c scenario) {
 		t.Fatal(err)
 	}
 	s.died(victim, c.at)
+	s.until(0, "pg_stat_activity WHERE datname = current_database() AND application_name = 'sweeper'") // a sweep waits for no lock
 	if _, err := s.stack.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
