@@ -20,11 +20,16 @@ func TestBucketKeepsItsLimit(t *testing.T) {
 		}
 		var made []call
 		now := time.Duration(0)
-		for _, step := range rapid.SliceOfN(rapid.IntRange(0, 5_000), 1, 200).Draw(t, "steps") {
+		longest := rapid.SampledFrom([]int{200, 1_000, 5_000}).Draw(t, "longest step")
+		greedy := rapid.Bool().Draw(t, "greedy")
+		for _, step := range rapid.SliceOfN(rapid.IntRange(0, longest), 100, 900).Draw(t, "steps") {
 			elapsed := time.Duration(step) * time.Millisecond
 			now += elapsed
 			b = b.refilled(elapsed)
-			ask := float64(rapid.IntRange(0, int(limit)).Draw(t, "ask"))
+			ask := limit
+			if !greedy {
+				ask = float64(rapid.IntRange(0, int(limit)).Draw(t, "ask"))
+			}
 			got := min(ask, float64(int(b.left())))
 			b = b.take(got)
 			made = append(made, call{now, got})

@@ -65,6 +65,16 @@ func TestFleetStaysWithinLimits(t *testing.T) {
 	}
 }
 
+// A call that ends makes room for the next one at once, long before the next poll.
+func TestRoomIsUsedAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newLimitedRig(t, route.Limits{ConcurrentCalls: 2}, quick)
+	r.create(outbox.Live, 0, 30)
+	r.start(func(o *evaluate.Options) { o.PollInterval = time.Hour })
+	r.until(30, "evaluation_result")
+	r.checkNoRefusal()
+}
+
 func TestFleetStaysWithinConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	const most = 5
@@ -257,6 +267,29 @@ func TestBudget(t *testing.T) {
 	if cost := r.spent(route.Budget{Scope: r.version.Route, Period: route.Month}); !cost.Equal(r.sim.Stats().CostUSD) {
 		t.Errorf("the accounts say %s, the provider billed %s", cost, r.sim.Stats().CostUSD)
 	}
+	r.check()
+}
+
+// A probe costs what any call does: it is charged, and it waits for the budget.
+func TestProbeIsCharged(t *testing.T) {
+	t.Parallel()
+	r := newPricedRig(t)
+	r.budget(route.AllRoutes, route.Day, "0.000001")
+	r.create(outbox.Live, 0, 1)
+	gate := route.New(r.db)
+	if _, err := gate.Failed(t.Context(), r.version.Route, uuid.Nil, 5, failure.New(failure.Overloaded, "", nil)); err != nil {
+		t.Fatal(err)
+	}
+	r.due()
+	r.start()
+	r.until(1, "provider_route WHERE short_usd > 0 AND state <> 'closed'")
+	if n := r.sim.Stats().Requests; n != 0 {
+		t.Errorf("%d calls for which there was no money", n)
+	}
+	r.budget(route.AllRoutes, route.Day, "1")
+	r.until(1, "evaluation_result")
+	r.until(1, "model_call WHERE outcome = 'answered' AND charged_usd = cost_usd")
+	r.until(1, "provider_route WHERE state = 'closed'")
 	r.check()
 }
 
