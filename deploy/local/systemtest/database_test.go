@@ -84,11 +84,11 @@ func TestDatabaseCrashes(t *testing.T) {
 // Deadlocks and serialization failures, of every statement that writes.
 func TestInjectedRollbacks(t *testing.T) {
 	t.Parallel()
-	s := startSystem(t, options{latency: someLatency, version: patientVersion})
+	s := startSystem(t, options{latency: someLatency, version: patientVersion, metered: true})
 	const each = 3
 	for _, where := range []string{
 		"INSERT ON client_request", "INSERT ON ticket", "INSERT ON evaluation_outbox", "UPDATE ON evaluation_outbox", "DELETE ON evaluation_outbox",
-		"INSERT ON model_call", "UPDATE ON model_call", "INSERT ON evaluation_result",
+		"INSERT ON model_call", "UPDATE ON model_call", "INSERT ON evaluation_result", "UPDATE ON provider_route", "UPDATE ON spend",
 	} {
 		name := strings.ToLower(strings.NewReplacer(" ON ", "_", " ", "_").Replace(where))
 		s.exec("CREATE SEQUENCE rollback_" + name) // which counts on when a transaction is rolled back

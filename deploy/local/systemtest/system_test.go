@@ -1,4 +1,7 @@
 // Package systemtest runs the product's own binaries, kills them with real signals, and ends every test with fsck.
+//
+// TestCrashMatrix kills them at every crash point, and TestChaos at random: SEED=N repeats its schedule, CHAOS=5m makes
+// it longer.
 package systemtest
 
 import (
