@@ -9,6 +9,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -111,6 +112,26 @@ func UnknownCalls(ctx context.Context, db ledgersql.DBTX, key content.Key) ([]uu
 		return nil, fmt.Errorf("list the unknown calls of %s: %w", key, err)
 	}
 	return ids, nil
+}
+
+// TriedFor returns how long ago each key was called first. Keys that were not called yet are missing.
+func TriedFor(ctx context.Context, tx pgx.Tx, keys []content.Key) (map[content.Key]time.Duration, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = string(k)
+	}
+	rows, err := ledgersql.New(tx).TriedFor(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("look for the first calls of %d keys: %w", len(keys), err)
+	}
+	tried := make(map[content.Key]time.Duration, len(rows))
+	for _, r := range rows {
+		tried[content.Key(r.IdempotencyKey)] = time.Duration(r.Seconds * float64(time.Second))
+	}
+	return tried, nil
 }
 
 // Result is an answer, with what explains it.

@@ -44,6 +44,13 @@ GROUP BY v.route, spend_period('day', d.started_at);
 -- name: UnknownCalls :many
 SELECT id FROM model_call WHERE idempotency_key = @key AND outcome = 'unknown' ORDER BY id;
 
+-- name: TriedFor :many
+-- How long ago the first call of each key was opened.
+SELECT m.idempotency_key, extract(epoch FROM now() - min(m.started_at))::float8 AS seconds
+FROM model_call m
+WHERE m.idempotency_key = ANY (@keys::text[]) AND m.outcome <> 'unsent'
+GROUP BY m.idempotency_key;
+
 -- name: SaveResults :many
 -- The first writer wins. The keys written come back.
 INSERT INTO evaluation_result (

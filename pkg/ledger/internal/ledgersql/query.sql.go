@@ -206,6 +206,39 @@ func (q *Queries) SettleCharges(ctx context.Context, ids []uuid.UUID) ([]SettleC
 	return items, nil
 }
 
+const triedFor = `-- name: TriedFor :many
+SELECT m.idempotency_key, extract(epoch FROM now() - min(m.started_at))::float8 AS seconds
+FROM model_call m
+WHERE m.idempotency_key = ANY ($1::text[]) AND m.outcome <> 'unsent'
+GROUP BY m.idempotency_key
+`
+
+type TriedForRow struct {
+	IdempotencyKey string
+	Seconds        float64
+}
+
+// How long ago the first call of each key was opened.
+func (q *Queries) TriedFor(ctx context.Context, keys []string) ([]TriedForRow, error) {
+	rows, err := q.db.Query(ctx, triedFor, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TriedForRow
+	for rows.Next() {
+		var i TriedForRow
+		if err := rows.Scan(&i.IdempotencyKey, &i.Seconds); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const unknownCalls = `-- name: UnknownCalls :many
 SELECT id FROM model_call WHERE idempotency_key = $1 AND outcome = 'unknown' ORDER BY id
 `

@@ -212,15 +212,21 @@ func (r *rig) parked() string {
 func (r *rig) awaitParked(by, limit string) {
 	r.t.Helper()
 	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for r.parked() != by || r.count("evaluation_outbox WHERE status = 'processing'") > 0 {
+	// Both at once: with no call under way nothing makes room any more.
+	for r.count(`provider_route r WHERE NOT EXISTS (SELECT FROM evaluation_outbox WHERE status = 'processing') AND EXISTS (
+			SELECT FROM spend s JOIN spend_limit l USING (scope, period)
+			WHERE s.period_start = spend_period(s.period, now()) AND s.used_usd + r.short_usd > l.limit_usd)`) == 0 {
 		r.checkSpent(limit)
 		select {
 		case <-deadline:
-			r.t.Fatalf("parked: %q, want %q", r.parked(), by)
+			r.t.Fatalf("not parked after %s", patience)
 		case <-tick.C:
 		}
+	}
+	if got := r.parked(); got != by {
+		r.t.Fatalf("parked: %q, want %q", got, by)
 	}
 	if left := r.count("evaluation_outbox WHERE status = 'pending' AND attempts = 0"); left == 0 || left != r.count("evaluation_outbox") {
 		r.t.Errorf("%d of %d tickets wait as they were", left, r.count("evaluation_outbox"))
@@ -481,6 +487,20 @@ func TestTripIsRefunded(t *testing.T) {
 	r.sim.ClearRules()
 	r.due()
 	r.until(3, "evaluation_result")
+	r.check()
+}
+
+// Work that could not be tried for days is no older for that; work that was tried for as long as its version allows is.
+func TestWaitingDoesNotAge(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, providersim.Rule{Action: providersim.Action{Error: providersim.ServerError500}})
+	r.create(outbox.Live, 0, 1)
+	r.exec("UPDATE evaluation_outbox SET created_at = now() - interval '10 days'")
+	r.start()
+	r.until(1, "evaluation_outbox WHERE status = 'pending' AND attempts = 1")
+	r.exec("UPDATE model_call SET started_at = started_at - interval '25 hours'")
+	r.due()
+	r.until(1, "evaluation_outbox WHERE status = 'dead' AND last_reason = 'too_old' AND attempts = 2")
 	r.check()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/evalonce/evalonce/pkg/backoff"
+	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/ledger"
@@ -120,7 +121,11 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 		if err != nil {
 			return err
 		}
-		c := changesOf(group, down)
+		tried, err := ledger.TriedFor(ctx, tx, aged(group))
+		if err != nil {
+			return err
+		}
+		c := changesOf(group, down, tried)
 		if _, err := outbox.Finish(ctx, tx, c.finished); err != nil {
 			return err
 		}
@@ -166,6 +171,18 @@ func blamed(group []settlement) []string {
 	return names
 }
 
+// aged are the keys that a transient failure may end for their age. What counts is how long they have been tried: work
+// that waited for a route to be mended, or for a budget, is not too old for that.
+func aged(group []settlement) []content.Key {
+	var keys []content.Key
+	for _, s := range group {
+		if s.failure != nil && s.failure.Class == failure.Transient && s.item.Age >= s.item.version.MaxAge {
+			keys = append(keys, s.item.Key)
+		}
+	}
+	return keys
+}
+
 // changes are what a group comes to in the database.
 type changes struct {
 	finished, released []outbox.Lease
@@ -176,9 +193,13 @@ type changes struct {
 	charged            []uuid.UUID // calls whose charges are to be settled
 }
 
-func changesOf(group []settlement, down map[string]bool) changes {
+func changesOf(group []settlement, down map[string]bool, tried map[content.Key]time.Duration) changes {
 	var c changes
 	for _, s := range group {
+		age := s.item.Age
+		if t, ok := tried[s.item.Key]; ok {
+			age = min(age, t)
+		}
 		if s.closure != nil {
 			c.closures = append(c.closures, *s.closure)
 		}
@@ -205,7 +226,7 @@ func changesOf(group []settlement, down map[string]bool) changes {
 			c.finished = append(c.finished, lease)
 		default:
 			v := decide(s.failure, s.item.version, standing{
-				key: s.item.Key, attempts: s.item.Attempts, unknownCalls: s.item.UnknownCalls, age: s.item.Age, routeDown: down[s.item.route],
+				key: s.item.Key, attempts: s.item.Attempts, unknownCalls: s.item.UnknownCalls, age: age, routeDown: down[s.item.route],
 			})
 			if v.bury != nil {
 				c.burials = append(c.burials, outbox.Burial{Lease: lease, Unknown: v.unknown, Failure: v.bury})

@@ -12,10 +12,10 @@ import (
 // standing is what a verdict depends on beside the failure.
 type standing struct {
 	key          content.Key
-	attempts     int // this one included
-	unknownCalls int // this one not included
-	age          time.Duration
-	routeDown    bool // the route's gate is shut: the failure says nothing of the item
+	attempts     int           // this one included
+	unknownCalls int           // this one not included
+	age          time.Duration // since it was made, or first tried
+	routeDown    bool          // the route's gate is shut: the failure says nothing of the item
 }
 
 // verdict is what follows for an item whose call failed.
