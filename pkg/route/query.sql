@@ -4,7 +4,7 @@
 SELECT r.name, r.state, r.reason, r.consecutive_failures, extract(epoch FROM r.call_timeout)::float8 AS call_timeout_seconds,
        greatest(extract(epoch FROM r.not_before - now()), 0)::float8 AS wait_seconds,
        coalesce(r.requests_per_minute, 0)::int AS requests_per_minute, coalesce(r.tokens_per_minute, 0)::bigint AS tokens_per_minute,
-       coalesce(r.concurrent_calls, 0)::int AS concurrent_calls, r.count_output, coalesce(r.ramp_level, 0)::int AS ramp_level,
+       coalesce(r.concurrent_calls, 0)::int AS concurrent_calls, r.count_output, (CASE WHEN r.state = 'closed' THEN coalesce(r.ramp_level, 0) ELSE 0 END)::int AS ramp_level,
        EXISTS (SELECT FROM spend_limit l WHERE l.scope IN ('*', r.name))::boolean AS budgeted,
        coalesce(b.scope, '')::text AS exhausted_scope, coalesce(b.period, '')::text AS exhausted_period
 FROM provider_route r

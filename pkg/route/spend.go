@@ -39,7 +39,8 @@ func (b Budget) String() string {
 
 // SetSpendLimit sets a limit, or removes it when limit is nil. What was spent in the period already counts: charges of
 // calls where there was another limit before, and else what calls have cost that are over. Charges wait meanwhile, as
-// long as it takes to sum up the calls of the period. Workers follow within about a second.
+// long as it takes to sum up the calls of the period. Workers follow within about a second; what they call until then
+// where there was no limit before, and what is under way there, is not counted.
 func SetSpendLimit(ctx context.Context, db postgres.Beginner, b Budget, limit *decimal.Decimal) error {
 	if b.Period != Day && b.Period != Month {
 		return fmt.Errorf("set a spend limit: period %q is neither day nor month", b.Period)
