@@ -249,6 +249,8 @@ func (r *rig) checkSpent(limit string) {
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	r := newPricedRig(t)
+	// Of one length, so that what the last call was short of is what the next one would be.
+	r.text = func(n int) string { return fmt.Sprintf("ticket <%04d>", n) }
 	r.budget(route.AllRoutes, route.Day, "0.05")
 	r.budget(r.version.Route, route.Month, "0.15")
 	r.create(outbox.Live, 0, 500)
