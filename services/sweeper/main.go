@@ -17,6 +17,9 @@ import (
 
 const serviceName = "sweeper"
 
+// idleInTransaction bounds how long a process that is frozen, or cut off, holds locks that others wait for.
+const idleInTransaction = 5 * time.Second
+
 // version is set by the build.
 var version = "dev"
 
@@ -35,7 +38,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
-	pool, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: 2, AppName: serviceName})
+	pool, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: 2, AppName: serviceName, IdleInTransactionTimeout: idleInTransaction})
 	if err != nil {
 		return err
 	}

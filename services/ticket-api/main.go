@@ -25,6 +25,10 @@ import (
 
 const serviceName = "ticket-api"
 
+// idleInTransaction bounds how long a process that is frozen, or cut off, holds locks that workers and other clients
+// wait for.
+const idleInTransaction = 5 * time.Second
+
 // version is set by the build.
 var version = "dev"
 
@@ -42,6 +46,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
+		IdleInTransactionTimeout: idleInTransaction,
 	})
 	if err != nil {
 		return err
