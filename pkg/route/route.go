@@ -38,10 +38,10 @@
 //
 // A limit may be set on what is spent in a day or in a month (of UTC, by the database's clock), by one route or by all.
 // While there is one, the ledger has the charge of each call: what it costs at the worst from the claim on (a token for
-// every byte that is sent, at the price of input that is written to a cache, and all the output that the version allows), what
-// it did cost once that is known, and the worst case for good where the outcome stays unknown. A claim takes no work
-// whose charge has no room in all of the budgets. Such work waits, and goes on within about a second after the period
-// has turned or the limit was raised; it never dies of it.
+// every byte that is sent, at the price of input that is written to a cache, and all the output that the version
+// allows), what it did cost once that is known, and the worst case for good where the outcome stays unknown. A claim
+// takes no work whose charge has no room in all of the budgets. Such work waits, and goes on within about a second after
+// the period has turned or the limit was raised; it never dies of it.
 package route
 
 import (
