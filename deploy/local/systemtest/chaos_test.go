@@ -142,10 +142,12 @@ type chaos struct {
 	other    evaluation.Version
 	workers  [chaosWorkers]*stack.Process
 	sweeper  *stack.Process
-	fates    []int           // of those who are started next
-	lost     map[string]bool // calls that were open when somebody was killed or stopped, or the database went down
+	fates    []int // of those who are started next
 	done     map[deed]int
 	deaths   int // at crash points
+
+	mu   sync.Mutex
+	lost map[string]bool // calls that were open when somebody was killed or stopped, or the database went down
 }
 
 // refusing is the one fault that stays to the end: it decides what becomes of a ticket.
@@ -182,13 +184,14 @@ func startChaos(t *testing.T, bin string, seed uint64) *chaos {
 	return c
 }
 
-// restore starts whoever has ended, and notes what those had under way.
+// restore starts whoever has ended.
 func (c *chaos) restore() {
 	c.t.Helper()
 	for i, p := range c.workers {
 		if c.gone(p) {
 			c.workers[i] = c.launchWorker(fmt.Sprintf("worker-%d", i), chaosLease, "EVALONCE_CONCURRENCY=32",
 				c.fate("probe", "claim", "known", "call", "settle", "heartbeat", "reclaim", "stop"))
+			c.watch(c.workers[i])
 		}
 	}
 	if c.gone(c.server.Process) {
@@ -206,6 +209,39 @@ func (c *chaos) restore() {
 	}
 }
 
+// lose notes what is under way: somebody is about to lose it, or just has.
+func (c *chaos) lose() {
+	c.t.Helper()
+	calls := c.openCalls()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.Copy(c.lost, calls)
+}
+
+// watch notes what is under way as soon as a process has ended, and for as long as the database cannot say.
+func (c *chaos) watch(p *stack.Process) {
+	ctx := c.t.Context()
+	go func() {
+		select {
+		case <-p.Ended():
+		case <-ctx.Done():
+		}
+		for ctx.Err() == nil {
+			calls, err := c.readOpenCalls(ctx)
+			if err != nil {
+				<-time.After(10 * time.Millisecond)
+				continue
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for _, id := range calls {
+				c.lost[id] = true
+			}
+			return
+		}
+	}()
+}
+
 func (c *chaos) gone(p *stack.Process) bool {
 	if p == nil {
 		return true
@@ -215,7 +251,6 @@ func (c *chaos) gone(p *stack.Process) bool {
 	default:
 		return false
 	}
-	maps.Copy(c.lost, c.openCalls())
 	if log, err := p.Log(); err == nil && strings.Contains(log, "killed at ") {
 		c.deaths++
 	}
@@ -263,9 +298,9 @@ func (c *chaos) do(e event) {
 		_ = w.Kill()
 	case workerStopped:
 		signal(w, syscall.SIGSTOP)
-		maps.Copy(c.lost, c.openCalls())
+		c.lose()
 	case workerContinued:
-		maps.Copy(c.lost, c.openCalls())
+		c.lose()
 		signal(w, syscall.SIGCONT)
 	case workerEnded:
 		signal(w, syscall.SIGTERM)
@@ -276,7 +311,7 @@ func (c *chaos) do(e event) {
 	case sweeperKilled:
 		_ = c.sweeper.Kill()
 	case databaseCrashed, databaseRestarted:
-		maps.Copy(c.lost, c.openCalls())
+		c.lose()
 		mode := pgtest.Fast
 		if e.deed == databaseCrashed {
 			mode = pgtest.Immediate
@@ -299,7 +334,7 @@ func (c *chaos) calm() {
 	for _, p := range append(c.workers[:], c.server.Process, c.sweeper) {
 		_ = p.Kill()
 	}
-	maps.Copy(c.lost, c.openCalls())
+	c.lose()
 	c.expire() // whoever held them is dead
 	c.restore()
 	letGo(c.system)
@@ -380,6 +415,8 @@ AND CASE WHEN ` + refused + ` THEN e.state = 'dead' AND e.dead_reason = 'refusal
 		}
 	}
 	c.ended(sample, "")
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for id, call := range c.accounts() {
 		// What the provider did not deliver whole may be paid for in vain.
 		if call.received != nil && call.received.Outcome != providersim.Answered {

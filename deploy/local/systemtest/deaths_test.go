@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/evalonce/evalonce/deploy/local/internal/stack"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 )
@@ -80,23 +82,23 @@ func withoutFate(env []string) []string {
 // openCalls are the calls that may be under way.
 func (s *system) openCalls() map[string]bool {
 	s.t.Helper()
-	rows, err := s.db.Query(s.t.Context(), "SELECT id::text FROM model_call WHERE outcome = 'open'")
+	ids, err := s.readOpenCalls(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer rows.Close()
 	open := map[string]bool{}
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			s.t.Fatal(err)
-		}
+	for _, id := range ids {
 		open[id] = true
 	}
-	if err := rows.Err(); err != nil {
-		s.t.Fatal(err)
-	}
 	return open
+}
+
+func (s *system) readOpenCalls(ctx context.Context) ([]string, error) {
+	rows, err := s.db.Query(ctx, "SELECT id::text FROM model_call WHERE outcome = 'open'")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // expire lets the leases of all workers be over: those who live extend theirs again, or have lost them.
