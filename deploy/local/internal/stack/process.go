@@ -68,7 +68,7 @@ func theLog(path, tail string) string {
 
 // Start starts a process and returns when it is ready. Whatever Start returns, Stop of the stack ends it.
 func (s *Stack) Start(ctx context.Context, spec Spec) (*Process, error) {
-	p, err := s.launch(ctx, spec, nil)
+	p, err := s.launch(ctx, spec, nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -81,11 +81,10 @@ func (s *Stack) Start(ctx context.Context, spec Spec) (*Process, error) {
 // Run runs a process to its end, which has to be a success, and returns its standard output.
 func (s *Stack) Run(ctx context.Context, spec Spec) ([]byte, error) {
 	var stdout bytes.Buffer
-	p, err := s.launch(ctx, spec, &stdout)
+	p, err := s.launch(ctx, spec, &stdout, true)
 	if err != nil {
 		return nil, err
 	}
-	p.asked.Store(true)
 	state, err := p.Wait(ctx)
 	if err != nil {
 		return nil, errors.Join(err, p.Stop())
@@ -96,11 +95,13 @@ func (s *Stack) Run(ctx context.Context, spec Spec) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-func (s *Stack) launch(ctx context.Context, spec Spec, stdout io.Writer) (*Process, error) {
+// launch starts a process. The end of a job is its purpose, not a death, however soon it comes.
+func (s *Stack) launch(ctx context.Context, spec Spec, stdout io.Writer, job bool) (*Process, error) {
 	if spec.Grace == 0 {
 		spec.Grace = defaultGrace
 	}
 	p := &Process{Spec: spec, stack: s, log: filepath.Join(s.opts.Dir, "logs", spec.Name+".log"), ended: make(chan struct{})}
+	p.asked.Store(job)
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
