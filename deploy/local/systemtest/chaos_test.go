@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/pgtest"

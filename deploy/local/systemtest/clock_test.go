@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/providersim"
 )
 

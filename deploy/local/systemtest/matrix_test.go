@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
 )
 

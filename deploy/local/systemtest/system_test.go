@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
 	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/process"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
 	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/process"
 )
 

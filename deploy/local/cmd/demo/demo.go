@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/report"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/rpc"

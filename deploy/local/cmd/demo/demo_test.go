@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/report"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
 	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario"
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario/rival"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/process"
 )
 

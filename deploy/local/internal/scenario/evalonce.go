@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario/triage"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/providersim"

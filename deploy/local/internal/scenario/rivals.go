@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario/rival"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/providersim"
 )

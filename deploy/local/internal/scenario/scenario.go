@@ -11,7 +11,7 @@ import (
 
 	"github.com/evalonce/evalonce/deploy/local/internal/report"
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario/schedule"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/providersim"
 )

@@ -17,7 +17,7 @@ import (
 
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario/rival"
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario/schedule"
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/providersim"

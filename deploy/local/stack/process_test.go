@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/stack"
+	"github.com/evalonce/evalonce/deploy/local/stack"
 )
 
 // newStack is a stack whose binaries are shell scripts.
