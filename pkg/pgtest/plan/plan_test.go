@@ -80,7 +80,13 @@ func TestNamed(t *testing.T) {
 	tx := begin(t)
 	const named = "-- name: Pick :many\nSELECT id FROM fruit WHERE id = $1"
 	for how, send := range map[string]func(pgx.Tx) error{
-		"Query":    func(tx pgx.Tx) error { _, err := tx.Query(t.Context(), named, 5); return err },
+		"Query": func(tx pgx.Tx) error {
+			rows, err := tx.Query(t.Context(), named, 5)
+			if err == nil {
+				rows.Close()
+			}
+			return err
+		},
 		"QueryRow": func(tx pgx.Tx) error { return tx.QueryRow(t.Context(), named, 5).Scan(nil) },
 		"Exec":     func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), named, 5); return err },
 	} {
