@@ -89,19 +89,19 @@ WITH picked AS MATERIALIZED (
       locked_by = $5::text, locked_until = now() + make_interval(secs => $6::float8)
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM picked))
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
-            o.available_at, o.lease_id, o.trace_context, o.created_at
+            o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
 ), known AS (
-  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
     SELECT m.id, m.response FROM model_call m
-    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) LIMIT 1
+    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
-  INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt)
-  SELECT call_id, idempotency_key, version_id, lease_id, attempts
+  INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, job_id)
+  SELECT call_id, idempotency_key, version_id, lease_id, attempts, job_id
   FROM known
   WHERE call_id IS NOT NULL
 )
@@ -214,7 +214,7 @@ WITH picked AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = p.idempotency_key)
        AND NOT EXISTS (SELECT FROM model_call m
-                       WHERE m.idempotency_key = p.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late)) AS needed
+                       WHERE m.idempotency_key = p.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL) AS needed
   ) c
   WINDOW oldest AS (ORDER BY p.available_at, p.idempotency_key)
 ), judged AS MATERIALIZED (
@@ -229,19 +229,19 @@ WITH picked AS MATERIALIZED (
   FROM judged j
   WHERE o.idempotency_key = j.idempotency_key AND j.fits
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
-            o.available_at, o.lease_id, o.trace_context, o.created_at, j.tokens, j.usd
+            o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
 ), known AS (
-  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
     SELECT m.id, m.response FROM model_call m
-    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) LIMIT 1
+    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
-  INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, charged_usd)
-  SELECT call_id, idempotency_key, version_id, lease_id, attempts, CASE WHEN $9::numeric IS NOT NULL THEN usd END
+  INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, job_id, charged_usd)
+  SELECT call_id, idempotency_key, version_id, lease_id, attempts, job_id, CASE WHEN $9::numeric IS NOT NULL THEN usd END
   FROM known
   WHERE call_id IS NOT NULL
 ), short AS MATERIALIZED (
@@ -653,7 +653,7 @@ WITH expired AS MATERIALIZED (
            AND v.unknown_policy <> 'recover' -- which is asked about first, and buried by who has asked in vain
            AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
            AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key
-                             AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late)) AS dead
+                             AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL) AS dead
   FROM expired e
   JOIN evaluator_version v ON v.id = e.version_id
   LEFT JOIN lost l ON l.lease_id = e.lease_id
