@@ -107,20 +107,26 @@ func (s *Stack) UseDatabase(url string) {
 
 // StartPostgres starts a Postgres that ends with the stack, with durable commits, and returns the directory it lies in.
 func (s *Stack) StartPostgres(ctx context.Context) (dir string, err error) {
-	dir = filepath.Join(s.opts.Dir, "postgres")
+	_, dir, err = s.StartServer(ctx, "postgres", nil)
+	return dir, err
+}
+
+// StartServer is StartPostgres with settings of postgresql.conf, in a directory of the given name.
+func (s *Stack) StartServer(ctx context.Context, name string, settings map[string]string) (server *pgtest.Server, dir string, err error) {
+	dir = filepath.Join(s.opts.Dir, name)
 	if !reachable(s.opts.Dir) {
 		if dir, err = os.MkdirTemp("/var/tmp", "evalonce-postgres-"); err != nil {
-			return "", fmt.Errorf("make a directory for Postgres: %w", err)
+			return nil, "", fmt.Errorf("make a directory for Postgres: %w", err)
 		}
 		s.cleanup(func(context.Context) error { return os.RemoveAll(dir) })
 	}
-	server, err := pgtest.Start(ctx, pgtest.Options{Dir: dir, Fsync: true})
+	server, err = pgtest.Start(ctx, pgtest.Options{Dir: dir, Fsync: true, Settings: settings})
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	s.cleanup(func(context.Context) error { return server.Stop() })
 	s.UseDatabase(server.URL())
-	return dir, nil
+	return server, dir, nil
 }
 
 // reachable reports whether Postgres, which refuses to be root and then runs as another user, can get at dir.

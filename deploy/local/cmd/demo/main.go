@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"syscall"
 
 	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/process"
@@ -57,18 +55,13 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 
 // prepare empties the directory of the last demo, once no other one is running in it.
 func prepare(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // Postgres's user passes through
-		return nil, fmt.Errorf("prepare the demo: %w", err)
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err = stack.Lock(dir, "demo")
 	if err != nil {
-		return nil, fmt.Errorf("prepare the demo: %w", err)
-	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(errors.New("another demo is running from this checkout: stop it first"), lock.Close())
+		return nil, err
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("remove what the last demo has left: %w", err), lock.Close())
+		unlock()
+		return nil, fmt.Errorf("remove what the last demo has left: %w", err)
 	}
-	return func() { _ = lock.Close() }, nil
+	return unlock, nil
 }

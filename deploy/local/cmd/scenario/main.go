@@ -32,7 +32,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) error
 	if err != nil {
 		return err
 	}
-	unlock, err := lock(opts.Dir)
+	unlock, err := stack.Lock(opts.Dir, "scenario")
 	if err != nil {
 		return err
 	}

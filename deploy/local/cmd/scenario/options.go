@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/scenario"
@@ -66,19 +65,4 @@ func parse(args, environ []string, root string, stdout io.Writer) (scenario.Opti
 		return opts, fmt.Errorf("find the own binary: %w", err)
 	}
 	return opts, nil
-}
-
-// lock keeps two runs from emptying each other's directory.
-func lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // Postgres's user passes through
-		return nil, fmt.Errorf("prepare the scenario: %w", err)
-	}
-	file, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("prepare the scenario: %w", err)
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(errors.New("another scenario is running from this checkout: stop it first"), file.Close())
-	}
-	return func() { _ = file.Close() }, nil
 }

@@ -35,21 +35,3 @@ func TestParse(t *testing.T) {
 		t.Errorf("got %v and %s", err, &help)
 	}
 }
-
-func TestTwoRunsDoNotMeet(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "build", "scenario")
-	unlock, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock(dir); err == nil || !strings.Contains(err.Error(), "another scenario") {
-		t.Errorf("a second run: %v", err)
-	}
-	unlock()
-	again, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again()
-}
