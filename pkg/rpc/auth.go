@@ -12,9 +12,14 @@ import (
 
 // Principal is an authenticated caller.
 type Principal struct {
-	// ClientID owns what the caller creates and is the scope of its idempotency keys.
+	// ClientID owns what the caller creates and is the scope of its idempotency keys. It is the same whichever of its
+	// credentials the caller shows.
 	ClientID string
+	Roles    []Role
 }
+
+// Has reports whether the caller has a role.
+func (p Principal) Has(r Role) bool { return slices.Contains(p.Roles, r) }
 
 // Authenticator names the caller that a bearer token belongs to. It answers ErrInvalidCredentials for a token
 // that it does not accept; any other error means that it cannot tell now.
@@ -22,20 +27,25 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, token string) (Principal, error)
 }
 
+// Grant is an Authenticator that gives roles to every caller whom a knows.
+func Grant(a Authenticator, roles ...Role) Authenticator { return granting{a, roles} }
+
+type granting struct {
+	Authenticator
+	roles []Role
+}
+
+func (g granting) Authenticate(ctx context.Context, token string) (Principal, error) {
+	p, err := g.Authenticator.Authenticate(ctx, token)
+	if err != nil {
+		return Principal{}, err
+	}
+	p.Roles = slices.Concat(p.Roles, g.roles)
+	return p, nil
+}
+
 // ErrInvalidCredentials is an Authenticator's refusal.
 var ErrInvalidCredentials = errors.New("the credentials are not valid")
-
-// Access is what a method asks of its caller. The zero value is a denial.
-type Access int
-
-const (
-	// Denied lets nobody in.
-	Denied Access = iota
-	// Authenticated lets every caller in that the Authenticator knows.
-	Authenticated
-	// Open lets everybody in.
-	Open
-)
 
 // Policy says who may call a method: by its full name, "/package.Service/Method", or by "/package.Service/*". A
 // method that no entry names is denied.

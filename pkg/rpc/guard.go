@@ -40,13 +40,13 @@ func (g *guard) call(ctx context.Context, m method, handle func(context.Context)
 		}
 		g.record(ctx, m.name, principal, time.Since(begin), err)
 	}()
-	if m.access != Open {
+	if m.access.kind != open {
 		if principal, err = authenticate(ctx, g.authenticator, authorizationOf(ctx)); err != nil {
 			return err
 		}
 		ctx = WithPrincipal(ctx, principal)
 	}
-	if m.access == Denied {
+	if !m.access.admits(principal) {
 		return &Error{
 			Code: codes.PermissionDenied, Reason: ReasonAccessDenied, Message: "the method is not open to this caller",
 		}
