@@ -1,0 +1,104 @@
+package tokendb
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jellydator/ttlcache/v3"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/tokendb/internal/tokendbsql"
+)
+
+const (
+	// Believed is how long a service goes by what it has read of a token: the time that a revocation may take.
+	Believed = 2 * time.Second
+	// remembered bounds the tokens whose reading is believed, the invalid ones of a guesser included.
+	remembered    = 10_000
+	lookupTimeout = 5 * time.Second
+)
+
+// Authenticator knows the callers by the tokens of the table. It reads a token once in [Believed], however many calls
+// come with it.
+type Authenticator struct {
+	q     *tokendbsql.Queries
+	known *ttlcache.Cache[[sha256.Size]byte, verdict]
+	once  singleflight.Group
+}
+
+type verdict struct {
+	principal rpc.Principal
+	valid     bool
+}
+
+// NewAuthenticator makes one on a pool.
+func NewAuthenticator(db tokendbsql.DBTX) *Authenticator {
+	return &Authenticator{
+		q: tokendbsql.New(db),
+		known: ttlcache.New(
+			ttlcache.WithTTL[[sha256.Size]byte, verdict](Believed),
+			ttlcache.WithCapacity[[sha256.Size]byte, verdict](remembered),
+			ttlcache.WithDisableTouchOnHit[[sha256.Size]byte, verdict]()),
+	}
+}
+
+// Authenticate implements [rpc.Authenticator].
+func (a *Authenticator) Authenticate(ctx context.Context, token string) (rpc.Principal, error) {
+	if !strings.HasPrefix(token, prefix) {
+		return rpc.Principal{}, rpc.ErrInvalidCredentials
+	}
+	digest := sha256.Sum256([]byte(token))
+	v, err := a.judge(ctx, digest)
+	if err != nil {
+		return rpc.Principal{}, err
+	}
+	if !v.valid {
+		return rpc.Principal{}, rpc.ErrInvalidCredentials
+	}
+	return v.principal, nil
+}
+
+func (a *Authenticator) judge(ctx context.Context, digest [sha256.Size]byte) (verdict, error) {
+	if item := a.known.Get(digest); item != nil {
+		return item.Value(), nil
+	}
+	// The reading is shared, so it does not end with the call that began it.
+	found := a.once.DoChan(string(digest[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
+		defer cancel()
+		v, err := a.read(ctx, digest)
+		if err == nil {
+			a.known.Set(digest, v, ttlcache.DefaultTTL)
+		}
+		return v, err
+	})
+	select {
+	case <-ctx.Done():
+		return verdict{}, context.Cause(ctx)
+	case r := <-found:
+		if r.Err != nil {
+			return verdict{}, r.Err
+		}
+		return r.Val.(verdict), nil
+	}
+}
+
+func (a *Authenticator) read(ctx context.Context, digest [sha256.Size]byte) (verdict, error) {
+	row, err := a.q.ValidToken(ctx, digest[:])
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return verdict{}, nil
+	case err != nil:
+		return verdict{}, fmt.Errorf("look up an API token: %w", err)
+	case subtle.ConstantTimeCompare(row.Digest, digest[:]) != 1:
+		return verdict{}, nil
+	}
+	return verdict{principal: rpc.Principal{ClientID: row.ClientID, Roles: rolesOf(row.Roles)}, valid: true}, nil
+}
