@@ -22,9 +22,6 @@ import (
 
 const (
 	serviceName = "evaluator-worker"
-	// Claims are one transaction for each route at a time; settlements, heartbeats and reclaims have their own.
-	claimConns  = 4
-	settleConns = 8
 	// A worker that is frozen in a transaction, or cut off, must not hold its locks for longer: others wait for them,
 	// and clients who create the same ticket. One that goes on afterwards tries again.
 	idleInTransaction = 5 * time.Second
@@ -52,15 +49,11 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrUsage, err)
 	}
-	claims, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: claimConns, AppName: serviceName + " claims", IdleInTransactionTimeout: idleInTransaction})
+	claims, settles, err := evaluate.OpenPools(ctx, postgres.Config{URL: cfg.DatabaseURL, AppName: serviceName, IdleInTransactionTimeout: idleInTransaction})
 	if err != nil {
 		return err
 	}
 	defer claims.Close()
-	settles, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: settleConns, AppName: serviceName, IdleInTransactionTimeout: idleInTransaction})
-	if err != nil {
-		return err
-	}
 	defer settles.Close()
 
 	host, err := os.Hostname()

@@ -43,6 +43,13 @@ type Options struct {
 	LinkFollowers bool // look up every ticket that an evaluation serves, to link its trace
 }
 
+// What a worker does unless it is told otherwise.
+const (
+	DefaultConcurrency  = 256
+	DefaultLease        = 90 * time.Second
+	DefaultPollInterval = time.Second
+)
+
 // SaveMost bounds how long a stopping worker tries to save what it has, once its calls have ended.
 const SaveMost = 10 * time.Second
 
