@@ -70,6 +70,7 @@ CREATE TABLE reprocess_job (
   kind          text NOT NULL CHECK (kind IN ('evaluate', 'replay', 'policy')),
   spec          jsonb NOT NULL CHECK (jsonb_typeof(spec) = 'object'), -- what was asked for; never changes
   state         text NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'paused', 'canceled', 'done', 'failed')),
+  unsettled     boolean NOT NULL DEFAULT false, -- paused or canceled, and the work that waits is not all held back or gone
   reason        text NOT NULL DEFAULT '', -- of a state that no operator asked for
   cursor        jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(cursor) = 'object'), -- where the next chunk begins
   counts        jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(counts) = 'object'), -- what chunks have come to, by name
@@ -84,9 +85,10 @@ CREATE TABLE reprocess_job (
   finished_at   timestamptz,
   trace_context text NOT NULL DEFAULT '',
   CHECK ((lease_id IS NULL) = (locked_by IS NULL) AND (lease_id IS NULL) = (locked_until IS NULL)),
-  CHECK ((state IN ('canceled', 'done', 'failed')) = (finished_at IS NOT NULL))
+  CHECK ((state IN ('canceled', 'done', 'failed')) = (finished_at IS NOT NULL)),
+  CHECK (NOT unsettled OR state IN ('paused', 'canceled'))
 );
-CREATE INDEX reprocess_job_running ON reprocess_job (not_before) WHERE state = 'running';
+CREATE INDEX reprocess_job_runnable ON reprocess_job (not_before) WHERE state = 'running' OR unsettled;
 CREATE INDEX reprocess_job_newest ON reprocess_job (kind, id);
 
 -- Work that a job has asked for, as long as nobody else did: a new identical ticket takes it over into the live lane.

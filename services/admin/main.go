@@ -9,16 +9,16 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 
 	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/telemetry"
-	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/services/admin/internal/api"
+	"github.com/evalonce/evalonce/services/admin/internal/job"
 )
 
 const serviceName = "admin"
@@ -48,11 +48,14 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer pool.Close()
-	versions := api.NewVersions(pool)
+	jobs, jobPool, err := openJobs(ctx, cfg, map[jobdb.Kind]job.Step{})
+	if err != nil {
+		return err
+	}
+	defer jobPool.Close()
 	server, err := rpc.Listen(ctx, rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
-		Register:      func(r grpc.ServiceRegistrar) { adminv1.RegisterVersionServiceServer(r, versions) },
-		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{adminv1.RegisterVersionServiceHandler},
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool) }, Gateways: api.Gateways(),
 		Authenticator: &cfg.AdminTokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
@@ -61,6 +64,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	group := process.NewGroup(ctx)
+	group.Go("jobs", jobs.Run)
 	group.GoWithin(cfg.ShutdownGrace+time.Second, "server", server.Run)
 	return group.Wait()
 }

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/evalonce/evalonce/pkg/jobdb"
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/services/admin/internal/job"
+)
+
+const (
+	jobPoll  = time.Second
+	jobLease = 2 * time.Minute
+	jobRetry = time.Second
+	// A replica that is frozen in a chunk, or cut off, must not hold its locks for longer: others wait for them, and
+	// clients who create the same ticket.
+	idleInTransaction = 5 * time.Second
+)
+
+// openJobs returns what works on jobs, and the connections that it has for that alone: no call waits for a chunk.
+func openJobs(ctx context.Context, cfg Config, steps map[jobdb.Kind]job.Step) (*job.Runner, *pgxpool.Pool, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, nil, fmt.Errorf("name the replica: %w", err)
+	}
+	pool, err := postgres.Open(ctx, postgres.Config{
+		URL: cfg.DatabaseURL, MaxConns: job.Concurrency, AppName: serviceName + "-jobs",
+		StatementTimeout: jobLease / 2, IdleInTransactionTimeout: idleInTransaction,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return job.New(job.Options{
+		DB: pool, Steps: steps, Worker: host + "/" + uuid.NewString(),
+		Poll: jobPoll, Lease: jobLease, Retry: jobRetry, Logger: slog.Default(),
+	}), pool, nil
+}
