@@ -120,3 +120,26 @@ CREATE TABLE ticket_sample_member (
   ticket_id uuid NOT NULL,
   PRIMARY KEY (sample_id, ticket_id)
 );
+
+-- A dead letter that nobody wants stays dead, and is out of the way.
+ALTER TABLE evaluation_outbox
+  ADD COLUMN discarded_at timestamptz,
+  ADD CHECK (discarded_at IS NULL OR status = 'dead');
+-- The order of the list of dead letters; they die in it, so that a page is a range.
+CREATE INDEX evaluation_outbox_dead_newest ON evaluation_outbox (dead_at, idempotency_key) WHERE status = 'dead';
+
+-- What a replay has still to come to: the dead letters that it was made for, as they were then. A chunk takes its rows
+-- off in the transaction that replays or skips them.
+CREATE TABLE replay_selection (
+  id              uuid NOT NULL,
+  idempotency_key text NOT NULL,
+  dead_at         timestamptz NOT NULL,
+  PRIMARY KEY (id, idempotency_key)
+);
+
+-- An operator's pause is apart from the breaker: no success, failure or probe ends it.
+ALTER TABLE provider_route
+  ADD COLUMN paused_at    timestamptz,
+  ADD COLUMN paused_by    text,
+  ADD COLUMN pause_reason text,
+  ADD CHECK (num_nulls(paused_at, paused_by, pause_reason) IN (0, 3));
