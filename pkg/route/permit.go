@@ -56,6 +56,8 @@ func Reserve(ctx context.Context, tx pgx.Tx, name string, probe uuid.UUID) (*Per
 	}
 	p.Tokens, p.TokensFull = p.tokens.left(), p.tokens.full()
 	switch {
+	case row.Paused:
+		p.Calls = 0
 	case probe != uuid.Nil:
 		if row.ProbeID == nil || *row.ProbeID != probe {
 			p.Calls = 0

@@ -5,7 +5,7 @@ SELECT r.name, r.state, r.reason, r.consecutive_failures, extract(epoch FROM r.c
        greatest(extract(epoch FROM r.not_before - now()), 0)::float8 AS wait_seconds,
        coalesce(r.requests_per_minute, 0)::int AS requests_per_minute, coalesce(r.tokens_per_minute, 0)::bigint AS tokens_per_minute,
        coalesce(r.concurrent_calls, 0)::int AS concurrent_calls, r.count_output, (CASE WHEN r.state = 'closed' THEN coalesce(r.ramp_level, 0) ELSE 0 END)::int AS ramp_level,
-       EXISTS (SELECT FROM spend_limit l WHERE l.scope IN ('*', r.name))::boolean AS budgeted,
+       EXISTS (SELECT FROM spend_limit l WHERE l.scope IN ('*', r.name))::boolean AS budgeted, (r.paused_at IS NOT NULL)::boolean AS paused,
        coalesce(b.scope, '')::text AS exhausted_scope, coalesce(b.period, '')::text AS exhausted_period
 FROM provider_route r
 LEFT JOIN LATERAL (
@@ -23,7 +23,7 @@ ORDER BY r.name;
 -- when its time is up.
 UPDATE provider_route r
 SET state = 'half_open', probe_id = gen_random_uuid(), not_before = now() + make_interval(secs => @probe_seconds::float8), changed_at = now()
-WHERE r.name = @name AND r.state <> 'closed' AND r.not_before <= now()
+WHERE r.name = @name AND r.state <> 'closed' AND r.not_before <= now() AND r.paused_at IS NULL
   AND EXISTS (SELECT FROM evaluation_outbox o WHERE o.route = r.name AND o.lane IN ('live', 'bulk') AND o.status = 'pending' AND o.available_at <= now())
 RETURNING r.probe_id;
 
@@ -108,7 +108,7 @@ SELECT name, state FROM provider_route WHERE name = ANY (@names::text[]) ORDER B
 WITH locked AS MATERIALIZED (
   SELECT * FROM provider_route WHERE provider_route.name = @name FOR NO KEY UPDATE
 )
-SELECT l.state, l.probe_id, (l.not_before <= now())::boolean AS due,
+SELECT l.state, l.probe_id, (l.not_before <= now())::boolean AS due, (l.paused_at IS NOT NULL)::boolean AS paused,
        coalesce(l.requests_per_minute, 0)::int AS requests_per_minute, coalesce(l.tokens_per_minute, 0)::bigint AS tokens_per_minute,
        coalesce(l.concurrent_calls, 0)::int AS concurrent_calls,
        l.request_credit, l.token_credit, l.token_ratio, c.at::timestamptz AS refilled_at, extract(epoch FROM c.at - l.refilled_at)::float8 AS elapsed_seconds,
@@ -210,6 +210,42 @@ ON CONFLICT (scope, period, period_start) DO UPDATE SET used_usd = EXCLUDED.used
 
 -- name: RouteExists :one
 SELECT EXISTS (SELECT FROM provider_route WHERE name = @name)::boolean AS known;
+
+-- name: PauseRoute :execrows
+UPDATE provider_route
+SET paused_at = now(), paused_by = @paused_by::text, pause_reason = @pause_reason::text, changed_at = now()
+WHERE name = @name AND paused_at IS NULL;
+
+-- name: ResumeRoute :execrows
+UPDATE provider_route
+SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, changed_at = now()
+WHERE name = @name AND paused_at IS NOT NULL;
+
+-- name: ResetRoute :execrows
+-- As after a probe that went well: what was shut ramps up. A probe that is under way is one no more.
+UPDATE provider_route
+SET ramp_id = CASE WHEN state <> 'closed' THEN gen_random_uuid() ELSE ramp_id END,
+    ramp_level = CASE WHEN state <> 'closed' THEN 2 ELSE ramp_level END,
+    ramp_calls = CASE WHEN state <> 'closed' THEN 0 ELSE ramp_calls END,
+    ramp_at = CASE WHEN state <> 'closed' THEN now() ELSE ramp_at END,
+    state = 'closed', reason = '', consecutive_failures = 0, failing_since = NULL, trips = 0, probe_id = NULL, not_before = 'epoch',
+    changed_at = now()
+WHERE name = @name AND (state <> 'closed' OR consecutive_failures > 0 OR trips > 0 OR not_before > now());
+
+-- name: SetCallTimeout :execrows
+UPDATE provider_route SET call_timeout = make_interval(secs => @seconds::float8)
+WHERE name = @name AND call_timeout <> make_interval(secs => @seconds::float8);
+
+-- name: Controls :many
+-- Routes by name, all or one, with what operators have set and what is left of the limits' credits.
+SELECT r.name, r.paused_at, coalesce(r.paused_by, '')::text AS paused_by, coalesce(r.pause_reason, '')::text AS pause_reason, r.changed_at,
+       r.request_credit, r.token_credit, extract(epoch FROM clock_timestamp() - r.refilled_at)::float8 AS elapsed_seconds
+FROM provider_route r
+WHERE @name::text = '' OR r.name = @name
+ORDER BY r.name;
+
+-- name: LockForChange :many
+SELECT name FROM provider_route WHERE name = @name FOR NO KEY UPDATE;
 
 -- name: Spend :many
 SELECT coalesce(l.scope, s.scope)::text AS scope, coalesce(l.period, s.period)::text AS period,

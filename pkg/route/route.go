@@ -21,6 +21,12 @@
 // pauses are 2 s, doubling to 60 s, in an outage, 30 s for an operator's fault, and what the provider asks for, or 1 s,
 // for a rate limit.
 //
+// # The pause
+//
+// An operator may pause a route: nothing of it is claimed and nothing probed until the operator resumes it, whatever the
+// breaker's state is and comes to. Workers see a pause within about a second; a claim that needs a permit, and a probe,
+// see it at once. Calls under way end as they do, and tell the breaker.
+//
 // # Limits
 //
 // A route may have limits: requests and tokens per minute, and concurrent calls. A claim on such a route locks its row,
@@ -88,10 +94,11 @@ type Route struct {
 	Ramp        int    // calls that may be under way while the route ramps up; 0 when it does not
 	Budgeted    bool   // a spend limit applies
 	Exhausted   Budget // the one without room for the next call; zero when there is none
+	Paused      bool   // by an operator: nobody claims, and nobody probes
 }
 
 // Flowing reports whether work of the route may be claimed freely.
-func (r Route) Flowing() bool { return r.State == Closed && r.Wait == 0 }
+func (r Route) Flowing() bool { return r.State == Closed && r.Wait == 0 && !r.Paused }
 
 // Metered reports whether claims on the route need a [Permit].
 func (r Route) Metered() bool { return r.Limits != Limits{} || r.Budgeted || r.Ramp > 0 }
@@ -106,7 +113,7 @@ func (r Route) Parked() string {
 }
 
 // ProbeDue reports whether it is time to probe the route.
-func (r Route) ProbeDue() bool { return r.State != Closed && r.Wait == 0 }
+func (r Route) ProbeDue() bool { return r.State != Closed && r.Wait == 0 && !r.Paused }
 
 // Gate reads and writes the routes' rows.
 type Gate struct {
@@ -133,6 +140,7 @@ func (g *Gate) List(ctx context.Context) ([]Route, error) {
 				CountOutput: r.CountOutput,
 			},
 			Ramp: int(r.RampLevel), Budgeted: r.Budgeted, Exhausted: Budget{Scope: r.ExhaustedScope, Period: Period(r.ExhaustedPeriod)},
+			Paused: r.Paused,
 		}
 	}
 	return routes, nil

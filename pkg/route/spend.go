@@ -42,36 +42,41 @@ func (b Budget) String() string {
 // long as it takes to sum up the calls of the period. Workers follow within about a second; what they call until then
 // where there was no limit before, and what is under way there, is not counted.
 func SetSpendLimit(ctx context.Context, db postgres.Beginner, b Budget, limit *decimal.Decimal) error {
+	return postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) error { return SetSpendLimitIn(ctx, tx, b, limit) })
+}
+
+// SetSpendLimitIn is [SetSpendLimit] in the caller's transaction. Charges wait until it has ended.
+func SetSpendLimitIn(ctx context.Context, tx pgx.Tx, b Budget, limit *decimal.Decimal) error {
 	if b.Period != Day && b.Period != Month {
 		return fmt.Errorf("set a spend limit: period %q is neither day nor month", b.Period)
 	}
 	if limit != nil && !limit.IsPositive() {
 		return fmt.Errorf("set the spend limit of %s: %s is not above zero", b, limit)
 	}
-	err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		q := routesql.New(tx)
-		if limit == nil {
-			return q.DeleteSpendLimit(ctx, routesql.DeleteSpendLimitParams{Scope: b.Scope, Period: string(b.Period)})
-		}
-		if b.Scope != AllRoutes {
-			if known, err := q.RouteExists(ctx, b.Scope); err != nil {
-				return err
-			} else if !known {
-				return ErrUnknownRoute
-			}
-		}
-		if err := q.LockSpend(ctx); err != nil {
-			return err
-		}
-		if err := q.SetSpendLimit(ctx, routesql.SetSpendLimitParams{Scope: b.Scope, Period: string(b.Period), LimitUSD: *limit}); err != nil {
-			return err
-		}
-		return q.CountSpent(ctx, routesql.CountSpentParams{Scope: b.Scope, Period: string(b.Period)})
-	})
-	if err != nil {
+	if err := setSpendLimit(ctx, routesql.New(tx), b, limit); err != nil {
 		return fmt.Errorf("set the spend limit of %s: %w", b, err)
 	}
 	return nil
+}
+
+func setSpendLimit(ctx context.Context, q *routesql.Queries, b Budget, limit *decimal.Decimal) error {
+	if b.Scope != AllRoutes {
+		if known, err := q.RouteExists(ctx, b.Scope); err != nil {
+			return err
+		} else if !known {
+			return ErrUnknownRoute
+		}
+	}
+	if limit == nil {
+		return q.DeleteSpendLimit(ctx, routesql.DeleteSpendLimitParams{Scope: b.Scope, Period: string(b.Period)})
+	}
+	if err := q.LockSpend(ctx); err != nil {
+		return err
+	}
+	if err := q.SetSpendLimit(ctx, routesql.SetSpendLimitParams{Scope: b.Scope, Period: string(b.Period), LimitUSD: *limit}); err != nil {
+		return err
+	}
+	return q.CountSpent(ctx, routesql.CountSpentParams{Scope: b.Scope, Period: string(b.Period)})
 }
 
 // Spending is what is spent in the period that is now, or may be.

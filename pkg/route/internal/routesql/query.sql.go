@@ -31,7 +31,7 @@ func (q *Queries) BeginPeriods(ctx context.Context, route string) error {
 const beginProbe = `-- name: BeginProbe :one
 UPDATE provider_route r
 SET state = 'half_open', probe_id = gen_random_uuid(), not_before = now() + make_interval(secs => $1::float8), changed_at = now()
-WHERE r.name = $2 AND r.state <> 'closed' AND r.not_before <= now()
+WHERE r.name = $2 AND r.state <> 'closed' AND r.not_before <= now() AND r.paused_at IS NULL
   AND EXISTS (SELECT FROM evaluation_outbox o WHERE o.route = r.name AND o.lane IN ('live', 'bulk') AND o.status = 'pending' AND o.available_at <= now())
 RETURNING r.probe_id
 `
@@ -94,6 +94,55 @@ type ChargeParams struct {
 func (q *Queries) Charge(ctx context.Context, arg ChargeParams) error {
 	_, err := q.db.Exec(ctx, charge, arg.Routes, arg.OpenedAt, arg.USD)
 	return err
+}
+
+const controls = `-- name: Controls :many
+SELECT r.name, r.paused_at, coalesce(r.paused_by, '')::text AS paused_by, coalesce(r.pause_reason, '')::text AS pause_reason, r.changed_at,
+       r.request_credit, r.token_credit, extract(epoch FROM clock_timestamp() - r.refilled_at)::float8 AS elapsed_seconds
+FROM provider_route r
+WHERE $1::text = '' OR r.name = $1
+ORDER BY r.name
+`
+
+type ControlsRow struct {
+	Name           string
+	PausedAt       *time.Time
+	PausedBy       string
+	PauseReason    string
+	ChangedAt      time.Time
+	RequestCredit  float64
+	TokenCredit    float64
+	ElapsedSeconds float64
+}
+
+// Routes by name, all or one, with what operators have set and what is left of the limits' credits.
+func (q *Queries) Controls(ctx context.Context, name string) ([]ControlsRow, error) {
+	rows, err := q.db.Query(ctx, controls, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ControlsRow
+	for rows.Next() {
+		var i ControlsRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.PausedAt,
+			&i.PausedBy,
+			&i.PauseReason,
+			&i.ChangedAt,
+			&i.RequestCredit,
+			&i.TokenCredit,
+			&i.ElapsedSeconds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const countCalls = `-- name: CountCalls :one
@@ -287,7 +336,7 @@ SELECT r.name, r.state, r.reason, r.consecutive_failures, extract(epoch FROM r.c
        greatest(extract(epoch FROM r.not_before - now()), 0)::float8 AS wait_seconds,
        coalesce(r.requests_per_minute, 0)::int AS requests_per_minute, coalesce(r.tokens_per_minute, 0)::bigint AS tokens_per_minute,
        coalesce(r.concurrent_calls, 0)::int AS concurrent_calls, r.count_output, (CASE WHEN r.state = 'closed' THEN coalesce(r.ramp_level, 0) ELSE 0 END)::int AS ramp_level,
-       EXISTS (SELECT FROM spend_limit l WHERE l.scope IN ('*', r.name))::boolean AS budgeted,
+       EXISTS (SELECT FROM spend_limit l WHERE l.scope IN ('*', r.name))::boolean AS budgeted, (r.paused_at IS NOT NULL)::boolean AS paused,
        coalesce(b.scope, '')::text AS exhausted_scope, coalesce(b.period, '')::text AS exhausted_period
 FROM provider_route r
 LEFT JOIN LATERAL (
@@ -314,6 +363,7 @@ type ListRoutesRow struct {
 	CountOutput         bool
 	RampLevel           int32
 	Budgeted            bool
+	Paused              bool
 	ExhaustedScope      string
 	ExhaustedPeriod     string
 }
@@ -342,6 +392,7 @@ func (q *Queries) ListRoutes(ctx context.Context) ([]ListRoutesRow, error) {
 			&i.CountOutput,
 			&i.RampLevel,
 			&i.Budgeted,
+			&i.Paused,
 			&i.ExhaustedScope,
 			&i.ExhaustedPeriod,
 		); err != nil {
@@ -390,11 +441,35 @@ func (q *Queries) LockBudgets(ctx context.Context, route string) ([]LockBudgetsR
 	return items, nil
 }
 
+const lockForChange = `-- name: LockForChange :many
+SELECT name FROM provider_route WHERE name = $1 FOR NO KEY UPDATE
+`
+
+func (q *Queries) LockForChange(ctx context.Context, name string) ([]string, error) {
+	rows, err := q.db.Query(ctx, lockForChange, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockRoute = `-- name: LockRoute :one
 WITH locked AS MATERIALIZED (
-  SELECT name, state, reason, not_before, consecutive_failures, trips, probe_id, call_timeout, changed_at, requests_per_minute, tokens_per_minute, concurrent_calls, count_output, request_credit, token_credit, refilled_at, token_ratio, short_usd, failing_since, ramp_id, ramp_level, ramp_calls, ramp_at FROM provider_route WHERE provider_route.name = $1 FOR NO KEY UPDATE
+  SELECT name, state, reason, not_before, consecutive_failures, trips, probe_id, call_timeout, changed_at, requests_per_minute, tokens_per_minute, concurrent_calls, count_output, request_credit, token_credit, refilled_at, token_ratio, short_usd, failing_since, ramp_id, ramp_level, ramp_calls, ramp_at, paused_at, paused_by, pause_reason FROM provider_route WHERE provider_route.name = $1 FOR NO KEY UPDATE
 )
-SELECT l.state, l.probe_id, (l.not_before <= now())::boolean AS due,
+SELECT l.state, l.probe_id, (l.not_before <= now())::boolean AS due, (l.paused_at IS NOT NULL)::boolean AS paused,
        coalesce(l.requests_per_minute, 0)::int AS requests_per_minute, coalesce(l.tokens_per_minute, 0)::bigint AS tokens_per_minute,
        coalesce(l.concurrent_calls, 0)::int AS concurrent_calls,
        l.request_credit, l.token_credit, l.token_ratio, c.at::timestamptz AS refilled_at, extract(epoch FROM c.at - l.refilled_at)::float8 AS elapsed_seconds,
@@ -410,6 +485,7 @@ type LockRouteRow struct {
 	State             string
 	ProbeID           *uuid.UUID
 	Due               bool
+	Paused            bool
 	RequestsPerMinute int32
 	TokensPerMinute   int64
 	ConcurrentCalls   int32
@@ -434,6 +510,7 @@ func (q *Queries) LockRoute(ctx context.Context, name string) (LockRouteRow, err
 		&i.State,
 		&i.ProbeID,
 		&i.Due,
+		&i.Paused,
 		&i.RequestsPerMinute,
 		&i.TokensPerMinute,
 		&i.ConcurrentCalls,
@@ -460,6 +537,26 @@ LOCK TABLE spend IN EXCLUSIVE MODE
 func (q *Queries) LockSpend(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, lockSpend)
 	return err
+}
+
+const pauseRoute = `-- name: PauseRoute :execrows
+UPDATE provider_route
+SET paused_at = now(), paused_by = $1::text, pause_reason = $2::text, changed_at = now()
+WHERE name = $3 AND paused_at IS NULL
+`
+
+type PauseRouteParams struct {
+	PausedBy    string
+	PauseReason string
+	Name        string
+}
+
+func (q *Queries) PauseRoute(ctx context.Context, arg PauseRouteParams) (int64, error) {
+	result, err := q.db.Exec(ctx, pauseRoute, arg.PausedBy, arg.PauseReason, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const ramped = `-- name: Ramped :exec
@@ -492,6 +589,40 @@ func (q *Queries) Ramped(ctx context.Context, arg RampedParams) error {
 	return err
 }
 
+const resetRoute = `-- name: ResetRoute :execrows
+UPDATE provider_route
+SET ramp_id = CASE WHEN state <> 'closed' THEN gen_random_uuid() ELSE ramp_id END,
+    ramp_level = CASE WHEN state <> 'closed' THEN 2 ELSE ramp_level END,
+    ramp_calls = CASE WHEN state <> 'closed' THEN 0 ELSE ramp_calls END,
+    ramp_at = CASE WHEN state <> 'closed' THEN now() ELSE ramp_at END,
+    state = 'closed', reason = '', consecutive_failures = 0, failing_since = NULL, trips = 0, probe_id = NULL, not_before = 'epoch',
+    changed_at = now()
+WHERE name = $1 AND (state <> 'closed' OR consecutive_failures > 0 OR trips > 0 OR not_before > now())
+`
+
+// As after a probe that went well: what was shut ramps up. A probe that is under way is one no more.
+func (q *Queries) ResetRoute(ctx context.Context, name string) (int64, error) {
+	result, err := q.db.Exec(ctx, resetRoute, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const resumeRoute = `-- name: ResumeRoute :execrows
+UPDATE provider_route
+SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, changed_at = now()
+WHERE name = $1 AND paused_at IS NOT NULL
+`
+
+func (q *Queries) ResumeRoute(ctx context.Context, name string) (int64, error) {
+	result, err := q.db.Exec(ctx, resumeRoute, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const routeExists = `-- name: RouteExists :one
 SELECT EXISTS (SELECT FROM provider_route WHERE name = $1)::boolean AS known
 `
@@ -501,6 +632,24 @@ func (q *Queries) RouteExists(ctx context.Context, name string) (bool, error) {
 	var known bool
 	err := row.Scan(&known)
 	return known, err
+}
+
+const setCallTimeout = `-- name: SetCallTimeout :execrows
+UPDATE provider_route SET call_timeout = make_interval(secs => $1::float8)
+WHERE name = $2 AND call_timeout <> make_interval(secs => $1::float8)
+`
+
+type SetCallTimeoutParams struct {
+	Seconds float64
+	Name    string
+}
+
+func (q *Queries) SetCallTimeout(ctx context.Context, arg SetCallTimeoutParams) (int64, error) {
+	result, err := q.db.Exec(ctx, setCallTimeout, arg.Seconds, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const setLimits = `-- name: SetLimits :execrows

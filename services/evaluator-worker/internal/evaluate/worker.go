@@ -345,7 +345,7 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	defer w.claiming.RUnlock()
 	state := *l.state.Load()
 	l.pause = 0
-	if l.wait(time.Now()) > 0 || l.suspect.Load() > 0 {
+	if state.Paused || l.wait(time.Now()) > 0 || l.suspect.Load() > 0 {
 		return nil, nil
 	}
 	if state.State == route.Closed {
