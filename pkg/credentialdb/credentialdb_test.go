@@ -1,8 +1,10 @@
-package tokendb_test
+package credentialdb_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -15,18 +17,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/evalonce/evalonce/pkg/credentialdb"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/rpc"
-	"github.com/evalonce/evalonce/pkg/tokendb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var acme = tokendb.Spec{ClientID: "acme", Name: "shop", Roles: []rpc.Role{rpc.TicketsWrite, rpc.TicketsRead}}
+var acme = credentialdb.Spec{ClientID: "acme", Name: "shop", Roles: []rpc.Role{rpc.TicketsWrite, rpc.TicketsRead}}
 
-func create(t *testing.T, db *pgxpool.Pool, s tokendb.Spec) (string, tokendb.Token) {
+func create(t *testing.T, db *pgxpool.Pool, s credentialdb.Spec) (string, credentialdb.Credential) {
 	t.Helper()
-	secret, token, err := tokendb.Create(t.Context(), db, s, "ana")
+	secret, token, err := credentialdb.CreateToken(t.Context(), db, s, "ana")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,21 +39,21 @@ func TestATokenIsItsClient(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	secret, token := create(t, db, acme)
-	p, err := tokendb.NewAuthenticator(db).Authenticate(t.Context(), secret)
+	p, err := credentialdb.NewAuthenticator(db).Authenticate(t.Context(), secret)
 	if err != nil || p.ClientID != "acme" || !slices.Equal(p.Roles, acme.Roles) {
 		t.Errorf("got %+v, %v", p, err)
 	}
 	for _, wrong := range []string{"", "evo_", secret + "x", strings.ToLower(secret), secret[4:]} {
-		if _, err := tokendb.NewAuthenticator(db).Authenticate(t.Context(), wrong); !errors.Is(err, rpc.ErrInvalidCredentials) {
+		if _, err := credentialdb.NewAuthenticator(db).Authenticate(t.Context(), wrong); !errors.Is(err, rpc.ErrInvalidCredentials) {
 			t.Errorf("%d characters of something else: %v", len(wrong), err)
 		}
 	}
-	got, err := tokendb.Get(t.Context(), db, token.ID)
+	got, err := credentialdb.Get(t.Context(), db, token.ID)
 	if err != nil || got.Name != "shop" || got.CreatedBy != "ana" || !got.ExpiresAt.IsZero() || !got.RevokedAt.IsZero() {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	var leaked bool
-	if err := db.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM api_token t WHERE strpos(t::text, $1) > 0)", secret[4:]).Scan(&leaked); err != nil || leaked {
+	if err := db.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM api_credential c WHERE strpos(c::text, $1) > 0)", secret[4:]).Scan(&leaked); err != nil || leaked {
 		t.Errorf("the table knows the secret: %v, %v", leaked, err)
 	}
 }
@@ -60,22 +62,22 @@ func TestANameIsTakenUntilItsTokenIsRevoked(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	_, token := create(t, db, acme)
-	if _, _, err := tokendb.Create(t.Context(), db, acme, "ana"); !errors.Is(err, tokendb.ErrNameTaken) {
+	if _, _, err := credentialdb.CreateToken(t.Context(), db, acme, "ana"); !errors.Is(err, credentialdb.ErrTaken) {
 		t.Errorf("got %v", err)
 	}
 	other := acme
 	other.ClientID = "other"
 	create(t, db, other)
 	for _, want := range []bool{true, false} {
-		if changed, err := tokendb.Revoke(t.Context(), db, token.ID, "bob"); changed != want || err != nil {
+		if changed, err := credentialdb.Revoke(t.Context(), db, token.ID, "bob"); changed != want || err != nil {
 			t.Errorf("got %v, %v; want %v", changed, err, want)
 		}
 	}
 	create(t, db, acme)
-	if got, err := tokendb.Get(t.Context(), db, token.ID); err != nil || got.RevokedBy != "bob" || got.RevokedAt.IsZero() {
+	if got, err := credentialdb.Get(t.Context(), db, token.ID); err != nil || got.RevokedBy != "bob" || got.RevokedAt.IsZero() {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if _, err := tokendb.Get(t.Context(), db, uuid.New()); !errors.Is(err, tokendb.ErrNotFound) {
+	if _, err := credentialdb.Get(t.Context(), db, uuid.New()); !errors.Is(err, credentialdb.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -84,11 +86,11 @@ func TestARevokedTokenIsRefusedWithinTheTimeThatIsSaid(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	secret, token := create(t, db, acme)
-	a := tokendb.NewAuthenticator(db)
+	a := credentialdb.NewAuthenticator(db)
 	if _, err := a.Authenticate(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tokendb.Revoke(t.Context(), db, token.ID, "ana"); err != nil {
+	if _, err := credentialdb.Revoke(t.Context(), db, token.ID, "ana"); err != nil {
 		t.Fatal(err)
 	}
 	revoked := time.Now()
@@ -100,7 +102,7 @@ func TestARevokedTokenIsRefusedWithinTheTimeThatIsSaid(t *testing.T) {
 		if errors.Is(err, rpc.ErrInvalidCredentials) {
 			return
 		}
-		if err != nil || asked.Sub(revoked) > tokendb.Believed {
+		if err != nil || asked.Sub(revoked) > credentialdb.Believed {
 			t.Fatalf("still a caller %s after the revocation, %v", asked.Sub(revoked), err)
 		}
 		<-ticker.C
@@ -116,17 +118,17 @@ func TestAnExpiredTokenIsRefused(t *testing.T) {
 	if life := token.ExpiresAt.Sub(token.CreatedAt); life != time.Hour {
 		t.Errorf("it lives for %s", life)
 	}
-	if _, err := tokendb.NewAuthenticator(db).Authenticate(t.Context(), secret); err != nil {
+	if _, err := credentialdb.NewAuthenticator(db).Authenticate(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(t.Context(), "UPDATE api_token SET created_at = created_at - interval '2 hours', expires_at = expires_at - interval '2 hours'"); err != nil {
+	if _, err := db.Exec(t.Context(), "UPDATE api_credential SET created_at = created_at - interval '2 hours', expires_at = expires_at - interval '2 hours'"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tokendb.NewAuthenticator(db).Authenticate(t.Context(), secret); !errors.Is(err, rpc.ErrInvalidCredentials) {
+	if _, err := credentialdb.NewAuthenticator(db).Authenticate(t.Context(), secret); !errors.Is(err, rpc.ErrInvalidCredentials) {
 		t.Errorf("got %v", err)
 	}
 	for ended, want := range map[bool]int{false: 0, true: 1} {
-		if list, err := tokendb.List(t.Context(), db, tokendb.Filter{Ended: ended, Most: 10}); err != nil || len(list) != want {
+		if list, err := credentialdb.List(t.Context(), db, credentialdb.Filter{Ended: ended, Most: 10}); err != nil || len(list) != want {
 			t.Errorf("ended %v: got %d, %v", ended, len(list), err)
 		}
 	}
@@ -144,9 +146,9 @@ func TestListGoesPageByPage(t *testing.T) {
 	other.ClientID = "other"
 	create(t, db, other)
 	var names []string
-	f := tokendb.Filter{ClientID: "acme", Most: 2}
+	f := credentialdb.Filter{ClientID: "acme", Most: 2}
 	for {
-		page, err := tokendb.List(t.Context(), db, f)
+		page, err := credentialdb.List(t.Context(), db, f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +184,7 @@ func TestManyCallsReadATokenOnce(t *testing.T) {
 	t.Parallel()
 	db := &counted{Pool: pgtest.New(t)}
 	secret, _ := create(t, db.Pool, acme)
-	a := tokendb.NewAuthenticator(db)
+	a := credentialdb.NewAuthenticator(db)
 	if _, err := a.Authenticate(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +198,7 @@ func TestManyCallsReadATokenOnce(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if most := 1 + int64(time.Since(first)/tokendb.Believed) + 1; db.queries.Load() > most {
+	if most := 1 + int64(time.Since(first)/credentialdb.Believed) + 1; db.queries.Load() > most {
 		t.Errorf("%d queries, more than %d", db.queries.Load(), most)
 	}
 }
@@ -205,7 +207,7 @@ func TestADatabaseThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	db := &counted{Pool: pgtest.New(t)}
 	secret, _ := create(t, db.Pool, acme)
-	a := tokendb.NewAuthenticator(db)
+	a := credentialdb.NewAuthenticator(db)
 	db.broken.Store(true)
 	if _, err := a.Authenticate(t.Context(), secret); err == nil || errors.Is(err, rpc.ErrInvalidCredentials) {
 		t.Errorf("got %v", err)
@@ -213,5 +215,52 @@ func TestADatabaseThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	db.broken.Store(false)
 	if _, err := a.Authenticate(t.Context(), secret); err != nil {
 		t.Errorf("the failure was remembered: %v", err)
+	}
+}
+
+func TestACertificateIsItsClient(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	named := func(uris, names []string) *x509.Certificate {
+		c := &x509.Certificate{DNSNames: names}
+		for _, u := range uris {
+			parsed, err := url.Parse(u)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.URIs = append(c.URIs, parsed)
+		}
+		return c
+	}
+	c, err := credentialdb.AdmitCertificate(t.Context(), db, acme, "URI:spiffe://mesh.example/shop", "ana")
+	if err != nil || c.SAN != "URI:spiffe://mesh.example/shop" {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	other := acme
+	other.ClientID = "other"
+	if _, err := credentialdb.AdmitCertificate(t.Context(), db, other, "URI:spiffe://mesh.example/shop", "ana"); !errors.Is(err, credentialdb.ErrTaken) {
+		t.Errorf("one certificate for two clients: %v", err)
+	}
+	if _, err := credentialdb.AdmitCertificate(t.Context(), db, other, "CN=shop", "ana"); err == nil {
+		t.Error("a name of no form is admitted")
+	}
+	a := credentialdb.NewAuthenticator(db)
+	for _, known := range []*x509.Certificate{
+		named([]string{"spiffe://mesh.example/shop"}, nil),
+		named([]string{"spiffe://mesh.example/else", "spiffe://mesh.example/shop"}, []string{"x.example"}),
+	} {
+		if p, err := a.AuthenticateCertificate(t.Context(), known); err != nil || p.ClientID != "acme" || !slices.Equal(p.Roles, acme.Roles) {
+			t.Errorf("got %+v, %v", p, err)
+		}
+	}
+	for _, unknown := range []*x509.Certificate{
+		named(nil, nil), named([]string{"spiffe://mesh.example/shop2"}, nil), named(nil, []string{"spiffe://mesh.example/shop"}),
+	} {
+		if p, err := a.AuthenticateCertificate(t.Context(), unknown); !errors.Is(err, rpc.ErrInvalidCredentials) {
+			t.Errorf("got %+v, %v", p, err)
+		}
+	}
+	if _, err := a.Authenticate(t.Context(), "certificate URI:spiffe://mesh.example/shop"); !errors.Is(err, rpc.ErrInvalidCredentials) {
+		t.Errorf("the name is taken for a token: %v", err)
 	}
 }

@@ -1,9 +1,10 @@
-package tokendb
+package credentialdb
 
 import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,22 +14,22 @@ import (
 	"github.com/jellydator/ttlcache/v3"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/evalonce/evalonce/pkg/credentialdb/internal/credentialdbsql"
 	"github.com/evalonce/evalonce/pkg/rpc"
-	"github.com/evalonce/evalonce/pkg/tokendb/internal/tokendbsql"
 )
 
 const (
-	// Believed is how long a service goes by what it has read of a token: the time that a revocation may take.
+	// Believed is how long a service goes by what it has read of a credential: the time that a revocation may take.
 	Believed = 2 * time.Second
-	// remembered bounds the tokens whose reading is believed, the invalid ones of a guesser included.
+	// remembered bounds the credentials whose reading is believed, the invalid ones of a guesser included.
 	remembered    = 10_000
 	lookupTimeout = 5 * time.Second
 )
 
-// Authenticator knows the callers by the tokens of the table. It reads a token once in [Believed], however many calls
+// Authenticator knows the callers by the credentials of the table. It reads one once in [Believed], however many calls
 // come with it.
 type Authenticator struct {
-	q     *tokendbsql.Queries
+	q     *credentialdbsql.Queries
 	known *ttlcache.Cache[[sha256.Size]byte, verdict]
 	once  singleflight.Group
 }
@@ -39,9 +40,9 @@ type verdict struct {
 }
 
 // NewAuthenticator makes one on a pool.
-func NewAuthenticator(db tokendbsql.DBTX) *Authenticator {
+func NewAuthenticator(db credentialdbsql.DBTX) *Authenticator {
 	return &Authenticator{
-		q: tokendbsql.New(db),
+		q: credentialdbsql.New(db),
 		known: ttlcache.New(
 			ttlcache.WithTTL[[sha256.Size]byte, verdict](Believed),
 			ttlcache.WithCapacity[[sha256.Size]byte, verdict](remembered),
@@ -54,7 +55,40 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (rpc.Pri
 	if !strings.HasPrefix(token, prefix) {
 		return rpc.Principal{}, rpc.ErrInvalidCredentials
 	}
-	digest := sha256.Sum256([]byte(token))
+	return a.principal(ctx, sha256.Sum256([]byte(token)))
+}
+
+// AuthenticateCertificate implements [rpc.CertificateAuthenticator]: the client is that of the first of the
+// certificate's names that is known.
+func (a *Authenticator) AuthenticateCertificate(ctx context.Context, certificate *x509.Certificate) (rpc.Principal, error) {
+	for _, san := range sansOf(certificate) {
+		p, err := a.principal(ctx, digestOf(san))
+		if !errors.Is(err, rpc.ErrInvalidCredentials) {
+			return p, err
+		}
+	}
+	return rpc.Principal{}, rpc.ErrInvalidCredentials
+}
+
+// maxNames bounds the look-ups that one certificate causes.
+const maxNames = 16
+
+// sansOf are the names of a certificate, as [Credential] writes them.
+func sansOf(c *x509.Certificate) []string {
+	var sans []string
+	for _, uri := range c.URIs {
+		sans = append(sans, "URI:"+uri.String())
+	}
+	for _, name := range c.DNSNames {
+		sans = append(sans, "DNS:"+name)
+	}
+	for _, address := range c.EmailAddresses {
+		sans = append(sans, "email:"+address)
+	}
+	return sans[:min(len(sans), maxNames)]
+}
+
+func (a *Authenticator) principal(ctx context.Context, digest [sha256.Size]byte) (rpc.Principal, error) {
 	v, err := a.judge(ctx, digest)
 	if err != nil {
 		return rpc.Principal{}, err
@@ -91,12 +125,12 @@ func (a *Authenticator) judge(ctx context.Context, digest [sha256.Size]byte) (ve
 }
 
 func (a *Authenticator) read(ctx context.Context, digest [sha256.Size]byte) (verdict, error) {
-	row, err := a.q.ValidToken(ctx, digest[:])
+	row, err := a.q.ValidCredential(ctx, digest[:])
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return verdict{}, nil
 	case err != nil:
-		return verdict{}, fmt.Errorf("look up an API token: %w", err)
+		return verdict{}, fmt.Errorf("look up a credential: %w", err)
 	case subtle.ConstantTimeCompare(row.Digest, digest[:]) != 1:
 		return verdict{}, nil
 	}
