@@ -148,19 +148,29 @@ func GetActive(ctx context.Context, db versiondbsql.DBTX) (Active, error) {
 	return Active{ID: row.ID, Digest: [32]byte(row.Digest), Route: row.Route}, nil
 }
 
-// Promote makes a version the active one and records it. With a non-empty expected id it is a compare-and-set:
-// a *ActiveChangedError says that another version is active. Promoting the active version changes nothing.
-func Promote(ctx context.Context, tx pgx.Tx, id, expected, by string) error {
+// LockActive returns the id of the active version, "" if there is none, and keeps others from promoting until the
+// transaction ends.
+func LockActive(ctx context.Context, tx pgx.Tx) (string, error) {
 	q := versiondbsql.New(tx)
-	if _, err := Get(ctx, tx, id); err != nil {
-		return err
-	}
 	if err := q.LockPromotions(ctx); err != nil {
-		return fmt.Errorf("wait for other promotions: %w", err)
+		return "", fmt.Errorf("wait for other promotions: %w", err)
 	}
 	active, err := q.LockActiveVersion(ctx)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("lock the active version: %w", err)
+		return "", fmt.Errorf("lock the active version: %w", err)
+	}
+	return active, nil
+}
+
+// Promote makes a version the active one and records it. With a non-empty expected id it is a compare-and-set:
+// a *ActiveChangedError says that another version is active. Promoting the active version changes nothing.
+func Promote(ctx context.Context, tx pgx.Tx, id, expected, by string) error {
+	if _, err := Get(ctx, tx, id); err != nil {
+		return err
+	}
+	active, err := LockActive(ctx, tx)
+	if err != nil {
+		return err
 	}
 	if expected != "" && expected != active {
 		return &ActiveChangedError{Expected: expected, Active: active}
@@ -168,6 +178,7 @@ func Promote(ctx context.Context, tx pgx.Tx, id, expected, by string) error {
 	if active == id {
 		return nil
 	}
+	q := versiondbsql.New(tx)
 	if err := q.SetActiveVersion(ctx, versiondbsql.SetActiveVersionParams{VersionID: id, PromotedBy: by}); err != nil {
 		return fmt.Errorf("promote version %s: %w", id, err)
 	}

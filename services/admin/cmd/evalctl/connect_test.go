@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/evalonce/evalonce/pkg/rpc"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )
 
@@ -178,7 +179,8 @@ func (s scripted) ListVersions(ctx context.Context, _ *adminv1.ListVersionsReque
 
 func failing(t *testing.T, fail func(ctx context.Context) error) *operator {
 	t.Helper()
-	return serve(t, func(r grpc.ServiceRegistrar) { adminv1.RegisterVersionServiceServer(r, scripted{fail: fail}) })
+	policy := rpc.Policy{"/" + adminv1.VersionService_ServiceDesc.ServiceName + "/*": rpc.Authenticated}
+	return serve(t, policy, func(r grpc.ServiceRegistrar) { adminv1.RegisterVersionServiceServer(r, scripted{fail: fail}) })
 }
 
 func TestErrorsOfTheServiceAndOfOthers(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/rpc"
-	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/services/admin/internal/api"
 )
 
@@ -31,11 +30,11 @@ type operator struct {
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	db := pgtest.New(t)
-	return serve(t, func(r grpc.ServiceRegistrar) { adminv1.RegisterVersionServiceServer(r, api.NewVersions(db)) })
+	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db) })
 }
 
-// serve serves a version service until the test ends.
-func serve(t *testing.T, register func(grpc.ServiceRegistrar)) *operator {
+// serve serves the services that the policy names until the test ends.
+func serve(t *testing.T, policy rpc.Policy, register func(grpc.ServiceRegistrar)) *operator {
 	t.Helper()
 	token, hash := rpc.MintToken()
 	tokens, err := rpc.ParseTokens("ana=" + hash)
@@ -44,7 +43,7 @@ func serve(t *testing.T, register func(grpc.ServiceRegistrar)) *operator {
 	}
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", Register: register,
-		Authenticator: tokens, Policy: api.Policy(), Errors: api.Errors,
+		Authenticator: tokens, Policy: policy, Errors: api.Errors,
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	})

@@ -197,11 +197,11 @@ func (c *cli) promote(ctx context.Context, versions adminv1.VersionServiceClient
 			expected = active
 		}
 	}
-	v, err := versions.PromoteVersion(ctx, &adminv1.PromoteVersionRequest{Id: id, ExpectedActiveId: expected})
+	response, err := versions.PromoteVersion(ctx, &adminv1.PromoteVersionRequest{Id: id, ExpectedActiveId: expected})
 	if err != nil {
 		return fmt.Errorf("promote version %s: %w", id, err)
 	}
-	return c.print(v, func(w io.Writer) { fmt.Fprintf(w, "version %s is active\n", v.GetId()) })
+	return c.print(response, func(w io.Writer) { fmt.Fprintf(w, "version %s is active\n", response.GetVersion().GetId()) })
 }
 
 // confirmPromotion asks unless there is nothing to change, and returns which version is active now.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )
@@ -60,23 +61,33 @@ func TestJSONIsForPrograms(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	path := file(t, "v1.yaml", yamlVersion("v1", "Sort."))
+	read := func(got outcome, m proto.Message) {
+		t.Helper()
+		if err := protojson.Unmarshal([]byte(got.out), m); err != nil {
+			t.Fatalf("%+v: %v", got, err)
+		}
+	}
 	one := func(got outcome) *adminv1.Version {
 		t.Helper()
 		v := &adminv1.Version{}
-		if err := protojson.Unmarshal([]byte(got.out), v); err != nil {
-			t.Fatalf("%+v: %v", got, err)
-		}
+		read(got, v)
 		return v
+	}
+	promoted := func(got outcome) *adminv1.Version {
+		t.Helper()
+		response := &adminv1.PromoteVersionResponse{}
+		read(got, response)
+		return response.GetVersion()
 	}
 	v := one(o.must("version", "register", "-f", path, "-o", "json"))
 	if v.GetId() != "v1" || len(v.GetDigest()) != 64 || v.GetActive() || v.GetPrices().GetOutputUsdPerMtok() != "2" {
 		t.Errorf("registered %v", v)
 	}
-	if v = one(o.must("version", "promote", "v1", "--yes", "-o", "json")); !v.GetActive() {
+	if v = promoted(o.must("version", "promote", "v1", "--yes", "-o", "json")); !v.GetActive() {
 		t.Errorf("promoted %v", v)
 	}
 	got := o.must("version", "register", "-f", path, "--promote", "--yes", "--output=json")
-	if v = one(got); !v.GetActive() || got.err != "version v1 was registered already\n" {
+	if v = promoted(got); !v.GetActive() || got.err != "version v1 was registered already\n" {
 		t.Errorf("%+v", got)
 	}
 	shown := o.must("version", "get", "v1", "-o", "json")

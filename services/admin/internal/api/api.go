@@ -1,9 +1,9 @@
 // Package api is the admin API: it decodes and validates what operators ask for, and does it in one transaction
 // of the table's owner.
 //
-// A request is refused for all that is wrong with it at once, by field, before anything is stored. Who asked is
-// recorded with what was changed. Repeating a request that has taken effect changes nothing and succeeds, so an
-// operator who got no answer asks again.
+// A request is refused for all that is wrong with it at once, by field, before anything is stored. Every change is made
+// through one function, change, which records it in its transaction: who asked, what was and what is, and why. Repeating a
+// request that has taken effect changes nothing and succeeds, so an operator who got no answer asks again.
 package api
 
 import (
@@ -12,14 +12,39 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+
 	"github.com/evalonce/evalonce/pkg/rpc"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/proto/openapi"
 )
 
+// Register adds the services to a server.
+func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool) {
+	adminv1.RegisterVersionServiceServer(r, NewVersions(db))
+	adminv1.RegisterAuditServiceServer(r, NewAudit(db))
+}
+
+// Gateways are the services' REST forms.
+func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error {
+	return []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		adminv1.RegisterVersionServiceHandler,
+		adminv1.RegisterAuditServiceHandler,
+	}
+}
+
 // Policy is who may call the services.
 func Policy() rpc.Policy {
-	return rpc.Policy{"/" + adminv1.VersionService_ServiceDesc.ServiceName + "/*": rpc.Authenticated}
+	policy := rpc.Policy{}
+	for _, service := range []grpc.ServiceDesc{
+		adminv1.VersionService_ServiceDesc,
+		adminv1.AuditService_ServiceDesc,
+	} {
+		policy["/"+service.ServiceName+"/*"] = rpc.Authenticated
+	}
+	return policy
 }
 
 // Creating are the methods that create something.

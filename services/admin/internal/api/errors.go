@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 )
@@ -30,6 +31,11 @@ func Errors(err error) *rpc.Error {
 		}
 	case errors.As(err, &changed):
 		return activeChanged(changed)
+	case errors.Is(err, auditdb.ErrKeyReused):
+		return &rpc.Error{
+			Code: codes.FailedPrecondition, Reason: rpc.ReasonKeyReused, Cause: err, Metadata: map[string]string{"field": "request_id"},
+			Message: "request_id: this idempotency key was used with another request; nothing is changed",
+		}
 	default:
 		return nil
 	}

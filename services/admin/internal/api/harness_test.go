@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -51,8 +50,7 @@ func start(t *testing.T) *adminAPI {
 	}
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register:      func(r grpc.ServiceRegistrar) { adminv1.RegisterVersionServiceServer(r, api.NewVersions(a.db)) },
-		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{adminv1.RegisterVersionServiceHandler},
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, a.db) }, Gateways: api.Gateways(),
 		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: a.db.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
@@ -121,9 +119,10 @@ func (a *adminAPI) mustRegister(id string) *adminv1.Version {
 	return stored
 }
 
-// promote promotes a version as ana.
+// promote promotes a version as ana, and returns it.
 func (a *adminAPI) promote(id, expected string) (*adminv1.Version, error) {
-	return a.client().PromoteVersion(a.as(a.ana), &adminv1.PromoteVersionRequest{Id: id, ExpectedActiveId: expected})
+	response, err := a.client().PromoteVersion(a.as(a.ana), &adminv1.PromoteVersionRequest{Id: id, ExpectedActiveId: expected})
+	return response.GetVersion(), err
 }
 
 func (a *adminAPI) mustPromote(id string) {
@@ -164,6 +163,26 @@ func (a *adminAPI) rows() string {
 		(SELECT count(*) FROM active_version), (SELECT count(*) FROM version_promotion))`)
 }
 
+// everything is a digest of every row that operators write.
+func (a *adminAPI) everything() string {
+	a.t.Helper()
+	var parts []string
+	for _, table := range []string{
+		"admin_audit", "admin_request", "evaluator_version", "provider_route", "active_version", "version_promotion",
+		"policy", "active_policy", "policy_activation", "reprocess_job", "evaluation_outbox", "evaluation_result",
+	} {
+		parts = append(parts, table+" "+a.text(`SELECT count(*) || ' ' || coalesce(md5(string_agg(t::text, '' ORDER BY t::text)), '') FROM `+table+` t`))
+	}
+	return strings.Join(parts, "\n")
+}
+
+func (a *adminAPI) exec(sql string, args ...any) {
+	a.t.Helper()
+	if _, err := a.db.Exec(a.t.Context(), sql, args...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
 type reply struct {
 	status int
 	header http.Header
@@ -202,10 +221,15 @@ func (a *adminAPI) restAs(token, method, path, body string) reply {
 func (r reply) version(t *testing.T) *adminv1.Version {
 	t.Helper()
 	v := &adminv1.Version{}
-	if err := protojson.Unmarshal([]byte(r.body), v); err != nil {
+	r.decode(t, v)
+	return v
+}
+
+func (r reply) decode(t *testing.T, m proto.Message) {
+	t.Helper()
+	if err := protojson.Unmarshal([]byte(r.body), m); err != nil {
 		t.Fatalf("%d %s: %v", r.status, r.body, err)
 	}
-	return v
 }
 
 func jsonOf(t *testing.T, m proto.Message) string {

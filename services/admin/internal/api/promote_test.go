@@ -36,9 +36,9 @@ func TestPromote(t *testing.T) {
 	if a.get("v2").GetActive() {
 		t.Error("two are active")
 	}
-	promoted, err = a.client().PromoteVersion(a.as(a.bob), &adminv1.PromoteVersionRequest{Id: "v2", ExpectedActiveId: "v1"})
-	if err != nil || promoted.GetId() != "v2" || !promoted.GetActive() {
-		t.Fatalf("%v, %v", promoted, err)
+	replaced, err := a.client().PromoteVersion(a.as(a.bob), &adminv1.PromoteVersionRequest{Id: "v2", ExpectedActiveId: "v1"})
+	if err != nil || replaced.GetVersion().GetId() != "v2" || !replaced.GetVersion().GetActive() || replaced.GetReplacedId() != "v1" {
+		t.Fatalf("%v, %v", replaced, err)
 	}
 	if by := a.text(`SELECT string_agg(promoted_by, ' ' ORDER BY id) || ' ' || (SELECT promoted_by FROM active_version) FROM version_promotion`); by != "ana bob bob" {
 		t.Errorf("promoted by %s", by)
@@ -72,7 +72,8 @@ func TestPromoteOverREST(t *testing.T) {
 	wantREST(t, a.rest("POST", "/v1/versions/absent:promote", `{}`), 404, "VERSION_NOT_FOUND")
 	wantREST(t, a.rest("POST", "/v1/versions/v2_a-b:promote", `{"expected":"v1.0"}`), 400, "MALFORMED_REQUEST")
 	r := a.rest("POST", "/v1/versions/v2_a-b:promote", `{"expected_active_id":"v1.0"}`)
-	if r.status != 200 || !proto.Equal(r.version(t), a.get("v2_a-b")) || !r.version(t).GetActive() {
+	response := &adminv1.PromoteVersionResponse{}
+	if r.decode(t, response); r.status != 200 || !proto.Equal(response.GetVersion(), a.get("v2_a-b")) || !response.GetVersion().GetActive() {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if got := a.history(); got != "v1.0< v2_a-b<v1.0" {

@@ -30,7 +30,7 @@ func TestAVersionIsStoredAsItWasSent(t *testing.T) {
 	}.Digest()
 	want := changed(sent, func(v *adminv1.Version) {
 		v.Digest = hex.EncodeToString(digest[:])
-		v.CreateTime = stored.GetCreateTime()
+		v.CreateTime, v.CreatedBy = stored.GetCreateTime(), "ana"
 	})
 	if !proto.Equal(stored, want) {
 		t.Errorf("stored %v, want %v", stored, want)
@@ -107,7 +107,7 @@ func TestWhatIsLeftOutHasDefaults(t *testing.T) {
 	want := changed(least, func(v *adminv1.Version) {
 		v.MaxAttempts, v.UnknownPolicy, v.MaxUnknownCalls, v.MaxAge = 8, "resend", proto.Int32(2), durationpb.New(24*time.Hour)
 		v.Prices = &adminv1.Prices{InputUsdPerMtok: "0", CachedInputUsdPerMtok: "0", OutputUsdPerMtok: "0"}
-		v.Digest, v.CreateTime = stored.GetDigest(), stored.GetCreateTime()
+		v.Digest, v.CreateTime, v.CreatedBy = stored.GetDigest(), stored.GetCreateTime(), "ana"
 	})
 	if !proto.Equal(stored, want) {
 		t.Errorf("stored %v, want %v", stored, want)

@@ -128,7 +128,7 @@ func versionOf(v versiondb.Stored) *adminv1.Version {
 		},
 		MaxAttempts: int32(v.MaxAttempts), UnknownPolicy: string(v.UnknownPolicy), MaxUnknownCalls: &maxUnknownCalls,
 		MaxAge: durationpb.New(v.MaxAge),
-		Digest: hex.EncodeToString(v.Digest[:]), Active: v.Active, CreateTime: timestamppb.New(v.CreatedAt),
+		Digest: hex.EncodeToString(v.Digest[:]), Active: v.Active, CreateTime: timestamppb.New(v.CreatedAt), CreatedBy: v.CreatedBy,
 	}
 	for _, d := range v.Departments {
 		shown.Departments = append(shown.Departments, &adminv1.Department{Name: d.Name, Description: d.Description})

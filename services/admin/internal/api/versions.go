@@ -2,12 +2,12 @@ package api
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
@@ -29,27 +29,35 @@ func (s *Versions) RegisterVersion(ctx context.Context, r *adminv1.RegisterVersi
 		return nil, err
 	}
 	v, violations := versionFrom("version", r.GetVersion())
-	if len(violations) > 0 {
+	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
-	var created bool
-	var stored versiondb.Stored
-	err = postgres.InTx(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if created, err = versiondb.Register(ctx, tx, v, by); err != nil {
-			return err
+	known := false
+	version, err := change(ctx, s.db, "VersionService.RegisterVersion", r, func(ctx context.Context, tx pgx.Tx) (*adminv1.Version, effect, error) {
+		created, err := versiondb.Register(ctx, tx, v, by)
+		if err != nil {
+			return nil, effect{}, err
 		}
-		stored, err = versiondb.Get(ctx, tx, v.ID)
-		return err
+		stored, err := versiondb.Get(ctx, tx, v.ID)
+		if err != nil {
+			return nil, effect{}, err
+		}
+		known = !created
+		did := effect{target: "versions/" + v.ID}
+		if created {
+			did.after = map[string]string{"digest": hex.EncodeToString(stored.Digest[:])}
+		}
+		return versionOf(stored), did, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if !created {
+	if known {
 		if err := rpc.MarkReplayed(ctx); err != nil {
 			return nil, fmt.Errorf("mark version %s as replayed: %w", v.ID, err)
 		}
 	}
-	return versionOf(stored), nil
+	return version, nil
 }
 
 // GetVersion returns one version.
@@ -78,7 +86,7 @@ func (s *Versions) ListVersions(ctx context.Context, _ *adminv1.ListVersionsRequ
 }
 
 // PromoteVersion makes a version the active one, if the one that the caller expects is active until then.
-func (s *Versions) PromoteVersion(ctx context.Context, r *adminv1.PromoteVersionRequest) (*adminv1.Version, error) {
+func (s *Versions) PromoteVersion(ctx context.Context, r *adminv1.PromoteVersionRequest) (*adminv1.PromoteVersionResponse, error) {
 	by, err := callerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -87,19 +95,39 @@ func (s *Versions) PromoteVersion(ctx context.Context, r *adminv1.PromoteVersion
 	if r.GetExpectedActiveId() != "" {
 		violations = append(violations, checkID("expected_active_id", r.GetExpectedActiveId())...)
 	}
-	if len(violations) > 0 {
+	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
-	var stored versiondb.Stored
-	err = postgres.InTx(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if err := versiondb.Promote(ctx, tx, r.GetId(), r.GetExpectedActiveId(), by); err != nil {
-			return err
+	return change(ctx, s.db, "VersionService.PromoteVersion", r, func(ctx context.Context, tx pgx.Tx) (*adminv1.PromoteVersionResponse, effect, error) {
+		active, err := versiondb.LockActive(ctx, tx)
+		if err != nil {
+			return nil, effect{}, err
 		}
-		stored, err = versiondb.Get(ctx, tx, r.GetId())
-		return err
+		if err := versiondb.Promote(ctx, tx, r.GetId(), r.GetExpectedActiveId(), by); err != nil {
+			return nil, effect{}, err
+		}
+		return promoted(ctx, tx, r.GetId(), active)
 	})
+}
+
+// activeVersion is what the record says of what is active.
+type activeVersion struct {
+	VersionID string `json:"version_id"`
+}
+
+// promoted is the response to a promotion, and what it did.
+func promoted(ctx context.Context, tx pgx.Tx, id, before string) (*adminv1.PromoteVersionResponse, effect, error) {
+	stored, err := versiondb.Get(ctx, tx, id)
 	if err != nil {
-		return nil, err
+		return nil, effect{}, err
 	}
-	return versionOf(stored), nil
+	response := &adminv1.PromoteVersionResponse{Version: versionOf(stored)}
+	did := effect{target: "activeVersion", after: activeVersion{id}}
+	if before != "" {
+		did.before = activeVersion{before}
+	}
+	if before != id {
+		response.ReplacedId = before
+	}
+	return response, did, nil
 }

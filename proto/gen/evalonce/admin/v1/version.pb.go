@@ -53,9 +53,11 @@ type Version struct {
 	// Age at which failing work becomes a dead letter, in whole seconds; 24 hours when absent.
 	MaxAge *durationpb.Duration `protobuf:"bytes,14,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
 	// SHA-256 over every answer-affecting field, in hex.
-	Digest        string                 `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
-	Active        bool                   `protobuf:"varint,16,opt,name=active,proto3" json:"active,omitempty"`
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	Digest     string                 `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
+	Active     bool                   `protobuf:"varint,16,opt,name=active,proto3" json:"active,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Who registered it: the name of the API token.
+	CreatedBy     string `protobuf:"bytes,18,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,6 +211,13 @@ func (x *Version) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Version) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
 type Department struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -324,8 +333,14 @@ func (x *Prices) GetOutputUsdPerMtok() string {
 }
 
 type RegisterVersionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Take every step, answer as usual, and leave no trace.
+	DryRun bool `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Idempotency key: the same request with it has its effect once, and is answered again as it was at first.
+	RequestId string `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for the record.
+	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +380,27 @@ func (x *RegisterVersionRequest) GetVersion() *Version {
 		return x.Version
 	}
 	return nil
+}
+
+func (x *RegisterVersionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RegisterVersionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RegisterVersionRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type GetVersionRequest struct {
@@ -412,7 +448,11 @@ func (x *GetVersionRequest) GetId() string {
 }
 
 type ListVersionsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 50 when 0; at most 1000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -447,9 +487,27 @@ func (*ListVersionsRequest) Descriptor() ([]byte, []int) {
 	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{5}
 }
 
+func (x *ListVersionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListVersionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListVersionsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Versions      []*Version             `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Versions []*Version             `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The active version, on whatever page it is; empty while there is none.
+	ActiveId      string `protobuf:"bytes,3,opt,name=active_id,json=activeId,proto3" json:"active_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -491,18 +549,223 @@ func (x *ListVersionsResponse) GetVersions() []*Version {
 	return nil
 }
 
+func (x *ListVersionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListVersionsResponse) GetActiveId() string {
+	if x != nil {
+		return x.ActiveId
+	}
+	return ""
+}
+
+type DiffVersionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The old one.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The new one.
+	OtherId       string `protobuf:"bytes,2,opt,name=other_id,json=otherId,proto3" json:"other_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffVersionsRequest) Reset() {
+	*x = DiffVersionsRequest{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffVersionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffVersionsRequest) ProtoMessage() {}
+
+func (x *DiffVersionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffVersionsRequest.ProtoReflect.Descriptor instead.
+func (*DiffVersionsRequest) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DiffVersionsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DiffVersionsRequest) GetOtherId() string {
+	if x != nil {
+		return x.OtherId
+	}
+	return ""
+}
+
+type DiffVersionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of Version's fields; none where the versions differ in nothing but their ids.
+	Differences   []*FieldDifference `protobuf:"bytes,1,rep,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffVersionsResponse) Reset() {
+	*x = DiffVersionsResponse{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffVersionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffVersionsResponse) ProtoMessage() {}
+
+func (x *DiffVersionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffVersionsResponse.ProtoReflect.Descriptor instead.
+func (*DiffVersionsResponse) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DiffVersionsResponse) GetDifferences() []*FieldDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+type FieldDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as `model` or `prices.input_usd_per_mtok`.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// Empty where `unified_diff` says it.
+	OldValue string `protobuf:"bytes,2,opt,name=old_value,json=oldValue,proto3" json:"old_value,omitempty"`
+	NewValue string `protobuf:"bytes,3,opt,name=new_value,json=newValue,proto3" json:"new_value,omitempty"`
+	// Of texts that may have many lines: the prompt and the departments.
+	UnifiedDiff string `protobuf:"bytes,4,opt,name=unified_diff,json=unifiedDiff,proto3" json:"unified_diff,omitempty"`
+	// Whether it decides answers, so that the versions share none.
+	AffectsAnswers bool `protobuf:"varint,5,opt,name=affects_answers,json=affectsAnswers,proto3" json:"affects_answers,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *FieldDifference) Reset() {
+	*x = FieldDifference{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldDifference) ProtoMessage() {}
+
+func (x *FieldDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldDifference.ProtoReflect.Descriptor instead.
+func (*FieldDifference) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FieldDifference) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldDifference) GetOldValue() string {
+	if x != nil {
+		return x.OldValue
+	}
+	return ""
+}
+
+func (x *FieldDifference) GetNewValue() string {
+	if x != nil {
+		return x.NewValue
+	}
+	return ""
+}
+
+func (x *FieldDifference) GetUnifiedDiff() string {
+	if x != nil {
+		return x.UnifiedDiff
+	}
+	return ""
+}
+
+func (x *FieldDifference) GetAffectsAnswers() bool {
+	if x != nil {
+		return x.AffectsAnswers
+	}
+	return false
+}
+
 type PromoteVersionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// When set, the promotion fails with FAILED_PRECONDITION unless this version is the active one.
 	ExpectedActiveId string `protobuf:"bytes,2,opt,name=expected_active_id,json=expectedActiveId,proto3" json:"expected_active_id,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The smallest coverage that will do, from 0 to 1; 0.95 when absent.
+	MinCoverage *float64 `protobuf:"fixed64,3,opt,name=min_coverage,json=minCoverage,proto3,oneof" json:"min_coverage,omitempty"`
+	// Promote it whatever the coverage.
+	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// How far back tickets count for the coverage; 30 days when absent.
+	Window *durationpb.Duration `protobuf:"bytes,5,opt,name=window,proto3" json:"window,omitempty"`
+	// Take every step, answer as usual, and leave no trace.
+	DryRun bool `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Idempotency key: the same request with it has its effect once, and is answered again as it was at first.
+	RequestId string `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for the record.
+	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PromoteVersionRequest) Reset() {
 	*x = PromoteVersionRequest{}
-	mi := &file_evalonce_admin_v1_version_proto_msgTypes[7]
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +777,7 @@ func (x *PromoteVersionRequest) String() string {
 func (*PromoteVersionRequest) ProtoMessage() {}
 
 func (x *PromoteVersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_evalonce_admin_v1_version_proto_msgTypes[7]
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +790,7 @@ func (x *PromoteVersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteVersionRequest.ProtoReflect.Descriptor instead.
 func (*PromoteVersionRequest) Descriptor() ([]byte, []int) {
-	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{7}
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PromoteVersionRequest) GetId() string {
@@ -544,11 +807,454 @@ func (x *PromoteVersionRequest) GetExpectedActiveId() string {
 	return ""
 }
 
+func (x *PromoteVersionRequest) GetMinCoverage() float64 {
+	if x != nil && x.MinCoverage != nil {
+		return *x.MinCoverage
+	}
+	return 0
+}
+
+func (x *PromoteVersionRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *PromoteVersionRequest) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *PromoteVersionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *PromoteVersionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PromoteVersionRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type PromoteVersionResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The version that was active until then; empty where there was none, or nothing to change.
+	ReplacedId string `protobuf:"bytes,2,opt,name=replaced_id,json=replacedId,proto3" json:"replaced_id,omitempty"`
+	// Absent where it was not looked at: for the first version, for one that is active already, and for a rollback.
+	Coverage      *PromotionCoverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteVersionResponse) Reset() {
+	*x = PromoteVersionResponse{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteVersionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteVersionResponse) ProtoMessage() {}
+
+func (x *PromoteVersionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteVersionResponse.ProtoReflect.Descriptor instead.
+func (*PromoteVersionResponse) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PromoteVersionResponse) GetVersion() *Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *PromoteVersionResponse) GetReplacedId() string {
+	if x != nil {
+		return x.ReplacedId
+	}
+	return ""
+}
+
+func (x *PromoteVersionResponse) GetCoverage() *PromotionCoverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+// PromotionCoverage is how many of the recent tickets have an answer under a version, counted as distinct contents.
+type PromotionCoverage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 where there are no tickets.
+	Share float64 `protobuf:"fixed64,1,opt,name=share,proto3" json:"share,omitempty"`
+	// Distinct contents that were counted.
+	Contents int64 `protobuf:"varint,2,opt,name=contents,proto3" json:"contents,omitempty"`
+	// Those of them that have an answer.
+	Answered int64                `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"`
+	Window   *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
+	// Whether only the newest tickets of the window were counted, since it has more than 100000.
+	Capped bool `protobuf:"varint,5,opt,name=capped,proto3" json:"capped,omitempty"`
+	// The command that asks for what is missing; empty where nothing is.
+	ReprocessCommand string `protobuf:"bytes,6,opt,name=reprocess_command,json=reprocessCommand,proto3" json:"reprocess_command,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PromotionCoverage) Reset() {
+	*x = PromotionCoverage{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromotionCoverage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromotionCoverage) ProtoMessage() {}
+
+func (x *PromotionCoverage) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromotionCoverage.ProtoReflect.Descriptor instead.
+func (*PromotionCoverage) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PromotionCoverage) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *PromotionCoverage) GetContents() int64 {
+	if x != nil {
+		return x.Contents
+	}
+	return 0
+}
+
+func (x *PromotionCoverage) GetAnswered() int64 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *PromotionCoverage) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *PromotionCoverage) GetCapped() bool {
+	if x != nil {
+		return x.Capped
+	}
+	return false
+}
+
+func (x *PromotionCoverage) GetReprocessCommand() string {
+	if x != nil {
+		return x.ReprocessCommand
+	}
+	return ""
+}
+
+type RollbackVersionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When set, the rollback fails with FAILED_PRECONDITION unless this version is the active one.
+	ExpectedActiveId string `protobuf:"bytes,1,opt,name=expected_active_id,json=expectedActiveId,proto3" json:"expected_active_id,omitempty"`
+	// Take every step, answer as usual, and leave no trace.
+	DryRun bool `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Idempotency key: the same request with it has its effect once, and is answered again as it was at first.
+	RequestId string `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Why, for the record.
+	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackVersionRequest) Reset() {
+	*x = RollbackVersionRequest{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackVersionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackVersionRequest) ProtoMessage() {}
+
+func (x *RollbackVersionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackVersionRequest.ProtoReflect.Descriptor instead.
+func (*RollbackVersionRequest) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RollbackVersionRequest) GetExpectedActiveId() string {
+	if x != nil {
+		return x.ExpectedActiveId
+	}
+	return ""
+}
+
+func (x *RollbackVersionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RollbackVersionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RollbackVersionRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ListPromotionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 50 when 0; at most 1000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPromotionsRequest) Reset() {
+	*x = ListPromotionsRequest{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPromotionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPromotionsRequest) ProtoMessage() {}
+
+func (x *ListPromotionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPromotionsRequest.ProtoReflect.Descriptor instead.
+func (*ListPromotionsRequest) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListPromotionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListPromotionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListPromotionsResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Promotions []*Promotion           `protobuf:"bytes,1,rep,name=promotions,proto3" json:"promotions,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPromotionsResponse) Reset() {
+	*x = ListPromotionsResponse{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPromotionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPromotionsResponse) ProtoMessage() {}
+
+func (x *ListPromotionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPromotionsResponse.ProtoReflect.Descriptor instead.
+func (*ListPromotionsResponse) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListPromotionsResponse) GetPromotions() []*Promotion {
+	if x != nil {
+		return x.Promotions
+	}
+	return nil
+}
+
+func (x *ListPromotionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type Promotion struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	VersionId string                 `protobuf:"bytes,1,opt,name=version_id,json=versionId,proto3" json:"version_id,omitempty"`
+	// The version that was active until then; empty for the first promotion.
+	ReplacedId string `protobuf:"bytes,2,opt,name=replaced_id,json=replacedId,proto3" json:"replaced_id,omitempty"`
+	// Who promoted it: the name of the API token.
+	Principal     string                 `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Promotion) Reset() {
+	*x = Promotion{}
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Promotion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Promotion) ProtoMessage() {}
+
+func (x *Promotion) ProtoReflect() protoreflect.Message {
+	mi := &file_evalonce_admin_v1_version_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Promotion.ProtoReflect.Descriptor instead.
+func (*Promotion) Descriptor() ([]byte, []int) {
+	return file_evalonce_admin_v1_version_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Promotion) GetVersionId() string {
+	if x != nil {
+		return x.VersionId
+	}
+	return ""
+}
+
+func (x *Promotion) GetReplacedId() string {
+	if x != nil {
+		return x.ReplacedId
+	}
+	return ""
+}
+
+func (x *Promotion) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Promotion) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 var File_evalonce_admin_v1_version_proto protoreflect.FileDescriptor
 
 const file_evalonce_admin_v1_version_proto_rawDesc = "" +
 	"\n" +
-	"\x1fevalonce/admin/v1/version.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x05\n" +
+	"\x1fevalonce/admin/v1/version.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x05\n" +
 	"\aVersion\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x12*\n" +
 	"\x0eprompt_version\x18\x02 \x01(\tB\x03\xe0A\x02R\rpromptVersion\x12\x1f\n" +
@@ -568,7 +1274,9 @@ const file_evalonce_admin_v1_version_proto_rawDesc = "" +
 	"\x06digest\x18\x0f \x01(\tB\x03\xe0A\x03R\x06digest\x12\x1b\n" +
 	"\x06active\x18\x10 \x01(\bB\x03\xe0A\x03R\x06active\x12@\n" +
 	"\vcreate_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"createTimeB\x14\n" +
+	"createTime\x12\"\n" +
+	"\n" +
+	"created_by\x18\x12 \x01(\tB\x03\xe0A\x03R\tcreatedByB\x14\n" +
 	"\x12_max_unknown_calls\"G\n" +
 	"\n" +
 	"Department\x12\x17\n" +
@@ -577,23 +1285,88 @@ const file_evalonce_admin_v1_version_proto_rawDesc = "" +
 	"\x06Prices\x12+\n" +
 	"\x12input_usd_per_mtok\x18\x01 \x01(\tR\x0finputUsdPerMtok\x128\n" +
 	"\x19cached_input_usd_per_mtok\x18\x02 \x01(\tR\x15cachedInputUsdPerMtok\x12-\n" +
-	"\x13output_usd_per_mtok\x18\x03 \x01(\tR\x10outputUsdPerMtok\"S\n" +
+	"\x13output_usd_per_mtok\x18\x03 \x01(\tR\x10outputUsdPerMtok\"\xa3\x01\n" +
 	"\x16RegisterVersionRequest\x129\n" +
-	"\aversion\x18\x01 \x01(\v2\x1a.evalonce.admin.v1.VersionB\x03\xe0A\x02R\aversion\"(\n" +
+	"\aversion\x18\x01 \x01(\v2\x1a.evalonce.admin.v1.VersionB\x03\xe0A\x02R\aversion\x12\x17\n" +
+	"\adry_run\x18\r \x01(\bR\x06dryRun\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x0e \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\"(\n" +
 	"\x11GetVersionRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\"\x15\n" +
-	"\x13ListVersionsRequest\"N\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\"Q\n" +
+	"\x13ListVersionsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x93\x01\n" +
 	"\x14ListVersionsResponse\x126\n" +
-	"\bversions\x18\x01 \x03(\v2\x1a.evalonce.admin.v1.VersionR\bversions\"Z\n" +
+	"\bversions\x18\x01 \x03(\v2\x1a.evalonce.admin.v1.VersionR\bversions\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1b\n" +
+	"\tactive_id\x18\x03 \x01(\tR\bactiveId\"J\n" +
+	"\x13DiffVersionsRequest\x12\x13\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x12\x1e\n" +
+	"\bother_id\x18\x02 \x01(\tB\x03\xe0A\x02R\aotherId\"\\\n" +
+	"\x14DiffVersionsResponse\x12D\n" +
+	"\vdifferences\x18\x01 \x03(\v2\".evalonce.admin.v1.FieldDifferenceR\vdifferences\"\xad\x01\n" +
+	"\x0fFieldDifference\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x1b\n" +
+	"\told_value\x18\x02 \x01(\tR\boldValue\x12\x1b\n" +
+	"\tnew_value\x18\x03 \x01(\tR\bnewValue\x12!\n" +
+	"\funified_diff\x18\x04 \x01(\tR\vunifiedDiff\x12'\n" +
+	"\x0faffects_answers\x18\x05 \x01(\bR\x0eaffectsAnswers\"\xac\x02\n" +
 	"\x15PromoteVersionRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x12,\n" +
-	"\x12expected_active_id\x18\x02 \x01(\tR\x10expectedActiveId2\xe9\x03\n" +
+	"\x12expected_active_id\x18\x02 \x01(\tR\x10expectedActiveId\x12&\n" +
+	"\fmin_coverage\x18\x03 \x01(\x01H\x00R\vminCoverage\x88\x01\x01\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x121\n" +
+	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x17\n" +
+	"\adry_run\x18\r \x01(\bR\x06dryRun\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x0e \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reasonB\x0f\n" +
+	"\r_min_coverage\"\xb1\x01\n" +
+	"\x16PromoteVersionResponse\x124\n" +
+	"\aversion\x18\x01 \x01(\v2\x1a.evalonce.admin.v1.VersionR\aversion\x12\x1f\n" +
+	"\vreplaced_id\x18\x02 \x01(\tR\n" +
+	"replacedId\x12@\n" +
+	"\bcoverage\x18\x03 \x01(\v2$.evalonce.admin.v1.PromotionCoverageR\bcoverage\"\xd9\x01\n" +
+	"\x11PromotionCoverage\x12\x14\n" +
+	"\x05share\x18\x01 \x01(\x01R\x05share\x12\x1a\n" +
+	"\bcontents\x18\x02 \x01(\x03R\bcontents\x12\x1a\n" +
+	"\banswered\x18\x03 \x01(\x03R\banswered\x121\n" +
+	"\x06window\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x16\n" +
+	"\x06capped\x18\x05 \x01(\bR\x06capped\x12+\n" +
+	"\x11reprocess_command\x18\x06 \x01(\tR\x10reprocessCommand\"\x96\x01\n" +
+	"\x16RollbackVersionRequest\x12,\n" +
+	"\x12expected_active_id\x18\x01 \x01(\tR\x10expectedActiveId\x12\x17\n" +
+	"\adry_run\x18\r \x01(\bR\x06dryRun\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x0e \x01(\tR\trequestId\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\"S\n" +
+	"\x15ListPromotionsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"~\n" +
+	"\x16ListPromotionsResponse\x12<\n" +
+	"\n" +
+	"promotions\x18\x01 \x03(\v2\x1c.evalonce.admin.v1.PromotionR\n" +
+	"promotions\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x99\x01\n" +
+	"\tPromotion\x12\x1d\n" +
+	"\n" +
+	"version_id\x18\x01 \x01(\tR\tversionId\x12\x1f\n" +
+	"\vreplaced_id\x18\x02 \x01(\tR\n" +
+	"replacedId\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time2\x85\a\n" +
 	"\x0eVersionService\x12w\n" +
 	"\x0fRegisterVersion\x12).evalonce.admin.v1.RegisterVersionRequest\x1a\x1a.evalonce.admin.v1.Version\"\x1d\x82\xd3\xe4\x93\x02\x17:\aversion\"\f/v1/versions\x12i\n" +
 	"\n" +
 	"GetVersion\x12$.evalonce.admin.v1.GetVersionRequest\x1a\x1a.evalonce.admin.v1.Version\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/versions/{id}\x12u\n" +
-	"\fListVersions\x12&.evalonce.admin.v1.ListVersionsRequest\x1a'.evalonce.admin.v1.ListVersionsResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/versions\x12|\n" +
-	"\x0ePromoteVersion\x12(.evalonce.admin.v1.PromoteVersionRequest\x1a\x1a.evalonce.admin.v1.Version\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/versions/{id}:promoteBBZ@github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1;adminv1b\x06proto3"
+	"\fListVersions\x12&.evalonce.admin.v1.ListVersionsRequest\x1a'.evalonce.admin.v1.ListVersionsResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/versions\x12\x7f\n" +
+	"\fDiffVersions\x12&.evalonce.admin.v1.DiffVersionsRequest\x1a'.evalonce.admin.v1.DiffVersionsResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/versions/{id}:diff\x12\x8b\x01\n" +
+	"\x0ePromoteVersion\x12(.evalonce.admin.v1.PromoteVersionRequest\x1a).evalonce.admin.v1.PromoteVersionResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/versions/{id}:promote\x12\x89\x01\n" +
+	"\x0fRollbackVersion\x12).evalonce.admin.v1.RollbackVersionRequest\x1a).evalonce.admin.v1.PromoteVersionResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/versions:rollback\x12}\n" +
+	"\x0eListPromotions\x12(.evalonce.admin.v1.ListPromotionsRequest\x1a).evalonce.admin.v1.ListPromotionsResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/promotionsBBZ@github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_evalonce_admin_v1_version_proto_rawDescOnce sync.Once
@@ -607,7 +1380,7 @@ func file_evalonce_admin_v1_version_proto_rawDescGZIP() []byte {
 	return file_evalonce_admin_v1_version_proto_rawDescData
 }
 
-var file_evalonce_admin_v1_version_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_evalonce_admin_v1_version_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_evalonce_admin_v1_version_proto_goTypes = []any{
 	(*Version)(nil),                // 0: evalonce.admin.v1.Version
 	(*Department)(nil),             // 1: evalonce.admin.v1.Department
@@ -616,30 +1389,52 @@ var file_evalonce_admin_v1_version_proto_goTypes = []any{
 	(*GetVersionRequest)(nil),      // 4: evalonce.admin.v1.GetVersionRequest
 	(*ListVersionsRequest)(nil),    // 5: evalonce.admin.v1.ListVersionsRequest
 	(*ListVersionsResponse)(nil),   // 6: evalonce.admin.v1.ListVersionsResponse
-	(*PromoteVersionRequest)(nil),  // 7: evalonce.admin.v1.PromoteVersionRequest
-	(*durationpb.Duration)(nil),    // 8: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 9: google.protobuf.Timestamp
+	(*DiffVersionsRequest)(nil),    // 7: evalonce.admin.v1.DiffVersionsRequest
+	(*DiffVersionsResponse)(nil),   // 8: evalonce.admin.v1.DiffVersionsResponse
+	(*FieldDifference)(nil),        // 9: evalonce.admin.v1.FieldDifference
+	(*PromoteVersionRequest)(nil),  // 10: evalonce.admin.v1.PromoteVersionRequest
+	(*PromoteVersionResponse)(nil), // 11: evalonce.admin.v1.PromoteVersionResponse
+	(*PromotionCoverage)(nil),      // 12: evalonce.admin.v1.PromotionCoverage
+	(*RollbackVersionRequest)(nil), // 13: evalonce.admin.v1.RollbackVersionRequest
+	(*ListPromotionsRequest)(nil),  // 14: evalonce.admin.v1.ListPromotionsRequest
+	(*ListPromotionsResponse)(nil), // 15: evalonce.admin.v1.ListPromotionsResponse
+	(*Promotion)(nil),              // 16: evalonce.admin.v1.Promotion
+	(*durationpb.Duration)(nil),    // 17: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
 }
 var file_evalonce_admin_v1_version_proto_depIdxs = []int32{
 	1,  // 0: evalonce.admin.v1.Version.departments:type_name -> evalonce.admin.v1.Department
 	2,  // 1: evalonce.admin.v1.Version.prices:type_name -> evalonce.admin.v1.Prices
-	8,  // 2: evalonce.admin.v1.Version.max_age:type_name -> google.protobuf.Duration
-	9,  // 3: evalonce.admin.v1.Version.create_time:type_name -> google.protobuf.Timestamp
+	17, // 2: evalonce.admin.v1.Version.max_age:type_name -> google.protobuf.Duration
+	18, // 3: evalonce.admin.v1.Version.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 4: evalonce.admin.v1.RegisterVersionRequest.version:type_name -> evalonce.admin.v1.Version
 	0,  // 5: evalonce.admin.v1.ListVersionsResponse.versions:type_name -> evalonce.admin.v1.Version
-	3,  // 6: evalonce.admin.v1.VersionService.RegisterVersion:input_type -> evalonce.admin.v1.RegisterVersionRequest
-	4,  // 7: evalonce.admin.v1.VersionService.GetVersion:input_type -> evalonce.admin.v1.GetVersionRequest
-	5,  // 8: evalonce.admin.v1.VersionService.ListVersions:input_type -> evalonce.admin.v1.ListVersionsRequest
-	7,  // 9: evalonce.admin.v1.VersionService.PromoteVersion:input_type -> evalonce.admin.v1.PromoteVersionRequest
-	0,  // 10: evalonce.admin.v1.VersionService.RegisterVersion:output_type -> evalonce.admin.v1.Version
-	0,  // 11: evalonce.admin.v1.VersionService.GetVersion:output_type -> evalonce.admin.v1.Version
-	6,  // 12: evalonce.admin.v1.VersionService.ListVersions:output_type -> evalonce.admin.v1.ListVersionsResponse
-	0,  // 13: evalonce.admin.v1.VersionService.PromoteVersion:output_type -> evalonce.admin.v1.Version
-	10, // [10:14] is the sub-list for method output_type
-	6,  // [6:10] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	9,  // 6: evalonce.admin.v1.DiffVersionsResponse.differences:type_name -> evalonce.admin.v1.FieldDifference
+	17, // 7: evalonce.admin.v1.PromoteVersionRequest.window:type_name -> google.protobuf.Duration
+	0,  // 8: evalonce.admin.v1.PromoteVersionResponse.version:type_name -> evalonce.admin.v1.Version
+	12, // 9: evalonce.admin.v1.PromoteVersionResponse.coverage:type_name -> evalonce.admin.v1.PromotionCoverage
+	17, // 10: evalonce.admin.v1.PromotionCoverage.window:type_name -> google.protobuf.Duration
+	16, // 11: evalonce.admin.v1.ListPromotionsResponse.promotions:type_name -> evalonce.admin.v1.Promotion
+	18, // 12: evalonce.admin.v1.Promotion.time:type_name -> google.protobuf.Timestamp
+	3,  // 13: evalonce.admin.v1.VersionService.RegisterVersion:input_type -> evalonce.admin.v1.RegisterVersionRequest
+	4,  // 14: evalonce.admin.v1.VersionService.GetVersion:input_type -> evalonce.admin.v1.GetVersionRequest
+	5,  // 15: evalonce.admin.v1.VersionService.ListVersions:input_type -> evalonce.admin.v1.ListVersionsRequest
+	7,  // 16: evalonce.admin.v1.VersionService.DiffVersions:input_type -> evalonce.admin.v1.DiffVersionsRequest
+	10, // 17: evalonce.admin.v1.VersionService.PromoteVersion:input_type -> evalonce.admin.v1.PromoteVersionRequest
+	13, // 18: evalonce.admin.v1.VersionService.RollbackVersion:input_type -> evalonce.admin.v1.RollbackVersionRequest
+	14, // 19: evalonce.admin.v1.VersionService.ListPromotions:input_type -> evalonce.admin.v1.ListPromotionsRequest
+	0,  // 20: evalonce.admin.v1.VersionService.RegisterVersion:output_type -> evalonce.admin.v1.Version
+	0,  // 21: evalonce.admin.v1.VersionService.GetVersion:output_type -> evalonce.admin.v1.Version
+	6,  // 22: evalonce.admin.v1.VersionService.ListVersions:output_type -> evalonce.admin.v1.ListVersionsResponse
+	8,  // 23: evalonce.admin.v1.VersionService.DiffVersions:output_type -> evalonce.admin.v1.DiffVersionsResponse
+	11, // 24: evalonce.admin.v1.VersionService.PromoteVersion:output_type -> evalonce.admin.v1.PromoteVersionResponse
+	11, // 25: evalonce.admin.v1.VersionService.RollbackVersion:output_type -> evalonce.admin.v1.PromoteVersionResponse
+	15, // 26: evalonce.admin.v1.VersionService.ListPromotions:output_type -> evalonce.admin.v1.ListPromotionsResponse
+	20, // [20:27] is the sub-list for method output_type
+	13, // [13:20] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_evalonce_admin_v1_version_proto_init() }
@@ -648,13 +1443,14 @@ func file_evalonce_admin_v1_version_proto_init() {
 		return
 	}
 	file_evalonce_admin_v1_version_proto_msgTypes[0].OneofWrappers = []any{}
+	file_evalonce_admin_v1_version_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evalonce_admin_v1_version_proto_rawDesc), len(file_evalonce_admin_v1_version_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,7 +22,10 @@ const (
 	VersionService_RegisterVersion_FullMethodName = "/evalonce.admin.v1.VersionService/RegisterVersion"
 	VersionService_GetVersion_FullMethodName      = "/evalonce.admin.v1.VersionService/GetVersion"
 	VersionService_ListVersions_FullMethodName    = "/evalonce.admin.v1.VersionService/ListVersions"
+	VersionService_DiffVersions_FullMethodName    = "/evalonce.admin.v1.VersionService/DiffVersions"
 	VersionService_PromoteVersion_FullMethodName  = "/evalonce.admin.v1.VersionService/PromoteVersion"
+	VersionService_RollbackVersion_FullMethodName = "/evalonce.admin.v1.VersionService/RollbackVersion"
+	VersionService_ListPromotions_FullMethodName  = "/evalonce.admin.v1.VersionService/ListPromotions"
 )
 
 // VersionServiceClient is the client API for VersionService service.
@@ -34,13 +37,22 @@ const (
 type VersionServiceClient interface {
 	// RegisterVersion stores a version. Registering the same content under the same id again returns what is
 	// stored; the same id with another content, or another id with the same answer-affecting content, fails
-	// with ALREADY_EXISTS.
+	// with ALREADY_EXISTS, and says what differs.
 	RegisterVersion(ctx context.Context, in *RegisterVersionRequest, opts ...grpc.CallOption) (*Version, error)
 	GetVersion(ctx context.Context, in *GetVersionRequest, opts ...grpc.CallOption) (*Version, error)
-	// ListVersions returns all versions, the newest first.
+	// ListVersions returns versions, the newest first.
 	ListVersions(ctx context.Context, in *ListVersionsRequest, opts ...grpc.CallOption) (*ListVersionsResponse, error)
-	// PromoteVersion makes a version the active one. Work begun under another version finishes under it.
-	PromoteVersion(ctx context.Context, in *PromoteVersionRequest, opts ...grpc.CallOption) (*Version, error)
+	// DiffVersions tells field by field what changes from one version to another.
+	DiffVersions(ctx context.Context, in *DiffVersionsRequest, opts ...grpc.CallOption) (*DiffVersionsResponse, error)
+	// PromoteVersion makes a version the active one, within a second and without restarts. Work begun under another version
+	// finishes under it. It fails with FAILED_PRECONDITION, reason COVERAGE_TOO_LOW, when too few of the recent tickets have
+	// an answer under the version, unless it is forced; the first version of all needs none.
+	PromoteVersion(ctx context.Context, in *PromoteVersionRequest, opts ...grpc.CallOption) (*PromoteVersionResponse, error)
+	// RollbackVersion promotes the version that the last promotion replaced, whatever its coverage. Two of them cancel each
+	// other out.
+	RollbackVersion(ctx context.Context, in *RollbackVersionRequest, opts ...grpc.CallOption) (*PromoteVersionResponse, error)
+	// ListPromotions returns the history of the active version, the newest promotion first.
+	ListPromotions(ctx context.Context, in *ListPromotionsRequest, opts ...grpc.CallOption) (*ListPromotionsResponse, error)
 }
 
 type versionServiceClient struct {
@@ -81,10 +93,40 @@ func (c *versionServiceClient) ListVersions(ctx context.Context, in *ListVersion
 	return out, nil
 }
 
-func (c *versionServiceClient) PromoteVersion(ctx context.Context, in *PromoteVersionRequest, opts ...grpc.CallOption) (*Version, error) {
+func (c *versionServiceClient) DiffVersions(ctx context.Context, in *DiffVersionsRequest, opts ...grpc.CallOption) (*DiffVersionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(Version)
+	out := new(DiffVersionsResponse)
+	err := c.cc.Invoke(ctx, VersionService_DiffVersions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *versionServiceClient) PromoteVersion(ctx context.Context, in *PromoteVersionRequest, opts ...grpc.CallOption) (*PromoteVersionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PromoteVersionResponse)
 	err := c.cc.Invoke(ctx, VersionService_PromoteVersion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *versionServiceClient) RollbackVersion(ctx context.Context, in *RollbackVersionRequest, opts ...grpc.CallOption) (*PromoteVersionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PromoteVersionResponse)
+	err := c.cc.Invoke(ctx, VersionService_RollbackVersion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *versionServiceClient) ListPromotions(ctx context.Context, in *ListPromotionsRequest, opts ...grpc.CallOption) (*ListPromotionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPromotionsResponse)
+	err := c.cc.Invoke(ctx, VersionService_ListPromotions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -100,13 +142,22 @@ func (c *versionServiceClient) PromoteVersion(ctx context.Context, in *PromoteVe
 type VersionServiceServer interface {
 	// RegisterVersion stores a version. Registering the same content under the same id again returns what is
 	// stored; the same id with another content, or another id with the same answer-affecting content, fails
-	// with ALREADY_EXISTS.
+	// with ALREADY_EXISTS, and says what differs.
 	RegisterVersion(context.Context, *RegisterVersionRequest) (*Version, error)
 	GetVersion(context.Context, *GetVersionRequest) (*Version, error)
-	// ListVersions returns all versions, the newest first.
+	// ListVersions returns versions, the newest first.
 	ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error)
-	// PromoteVersion makes a version the active one. Work begun under another version finishes under it.
-	PromoteVersion(context.Context, *PromoteVersionRequest) (*Version, error)
+	// DiffVersions tells field by field what changes from one version to another.
+	DiffVersions(context.Context, *DiffVersionsRequest) (*DiffVersionsResponse, error)
+	// PromoteVersion makes a version the active one, within a second and without restarts. Work begun under another version
+	// finishes under it. It fails with FAILED_PRECONDITION, reason COVERAGE_TOO_LOW, when too few of the recent tickets have
+	// an answer under the version, unless it is forced; the first version of all needs none.
+	PromoteVersion(context.Context, *PromoteVersionRequest) (*PromoteVersionResponse, error)
+	// RollbackVersion promotes the version that the last promotion replaced, whatever its coverage. Two of them cancel each
+	// other out.
+	RollbackVersion(context.Context, *RollbackVersionRequest) (*PromoteVersionResponse, error)
+	// ListPromotions returns the history of the active version, the newest promotion first.
+	ListPromotions(context.Context, *ListPromotionsRequest) (*ListPromotionsResponse, error)
 	mustEmbedUnimplementedVersionServiceServer()
 }
 
@@ -126,8 +177,17 @@ func (UnimplementedVersionServiceServer) GetVersion(context.Context, *GetVersion
 func (UnimplementedVersionServiceServer) ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListVersions not implemented")
 }
-func (UnimplementedVersionServiceServer) PromoteVersion(context.Context, *PromoteVersionRequest) (*Version, error) {
+func (UnimplementedVersionServiceServer) DiffVersions(context.Context, *DiffVersionsRequest) (*DiffVersionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiffVersions not implemented")
+}
+func (UnimplementedVersionServiceServer) PromoteVersion(context.Context, *PromoteVersionRequest) (*PromoteVersionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PromoteVersion not implemented")
+}
+func (UnimplementedVersionServiceServer) RollbackVersion(context.Context, *RollbackVersionRequest) (*PromoteVersionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackVersion not implemented")
+}
+func (UnimplementedVersionServiceServer) ListPromotions(context.Context, *ListPromotionsRequest) (*ListPromotionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPromotions not implemented")
 }
 func (UnimplementedVersionServiceServer) mustEmbedUnimplementedVersionServiceServer() {}
 func (UnimplementedVersionServiceServer) testEmbeddedByValue()                        {}
@@ -204,6 +264,24 @@ func _VersionService_ListVersions_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _VersionService_DiffVersions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiffVersionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VersionServiceServer).DiffVersions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VersionService_DiffVersions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VersionServiceServer).DiffVersions(ctx, req.(*DiffVersionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _VersionService_PromoteVersion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PromoteVersionRequest)
 	if err := dec(in); err != nil {
@@ -218,6 +296,42 @@ func _VersionService_PromoteVersion_Handler(srv interface{}, ctx context.Context
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(VersionServiceServer).PromoteVersion(ctx, req.(*PromoteVersionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _VersionService_RollbackVersion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackVersionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VersionServiceServer).RollbackVersion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VersionService_RollbackVersion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VersionServiceServer).RollbackVersion(ctx, req.(*RollbackVersionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _VersionService_ListPromotions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPromotionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VersionServiceServer).ListPromotions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VersionService_ListPromotions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VersionServiceServer).ListPromotions(ctx, req.(*ListPromotionsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -242,8 +356,20 @@ var VersionService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _VersionService_ListVersions_Handler,
 		},
 		{
+			MethodName: "DiffVersions",
+			Handler:    _VersionService_DiffVersions_Handler,
+		},
+		{
 			MethodName: "PromoteVersion",
 			Handler:    _VersionService_PromoteVersion_Handler,
+		},
+		{
+			MethodName: "RollbackVersion",
+			Handler:    _VersionService_RollbackVersion_Handler,
+		},
+		{
+			MethodName: "ListPromotions",
+			Handler:    _VersionService_ListPromotions_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,69 @@
+package api
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/evalonce/evalonce/pkg/rpc"
+)
+
+const (
+	defaultPage = 50
+	maxPage     = 1000
+)
+
+// paged is a request for a page of a list.
+type paged interface {
+	proto.Message
+	GetPageSize() int32
+	GetPageToken() string
+}
+
+// A page token is, in URL-safe base64 without padding: a version (1 byte) ‖ a binding (8) ‖ the position after which the
+// page begins. The binding is the beginning of a hash of the list's name and filter, so that a token is of use only where
+// it came from: elsewhere it would silently skip rows. It protects no secret.
+const (
+	pageTokenVersion = 1
+	bindingLength    = 8
+)
+
+// pageOf is what a request asks for: the position that nextPage was given, "" for the first page, and the number of rows.
+// filter are the fields that select rows.
+func pageOf(r paged, filter ...string) (after string, most int, violations []rpc.Violation) {
+	most = defaultPage
+	switch size := r.GetPageSize(); {
+	case size < 0:
+		violations = append(violations, rpc.Violation{Field: "page_size", Reason: "OUT_OF_RANGE", Description: "must not be negative"})
+	case size > 0:
+		most = min(int(size), maxPage)
+	}
+	if r.GetPageToken() == "" {
+		return "", most, violations
+	}
+	token, err := base64.RawURLEncoding.Strict().DecodeString(r.GetPageToken())
+	head := pageHead(r, filter)
+	if err != nil || len(token) <= len(head) || !bytes.HasPrefix(token, head) {
+		return "", most, append(violations, rpc.Violation{
+			Field: "page_token", Reason: "MALFORMED", Description: "must be the next_page_token of a page with the same filter",
+		})
+	}
+	return string(token[len(head):]), most, violations
+}
+
+// nextPage is the token of the page that begins after a position.
+func nextPage(r paged, position string, filter ...string) string {
+	return base64.RawURLEncoding.EncodeToString(append(pageHead(r, filter), position...))
+}
+
+func pageHead(r paged, filter []string) []byte {
+	b := appendText(nil, fmt.Sprintf("evalonce/page/%s", r.ProtoReflect().Descriptor().FullName()))
+	for _, part := range filter {
+		b = appendText(b, part)
+	}
+	sum := sha256.Sum256(b)
+	return append([]byte{pageTokenVersion}, sum[:bindingLength]...)
+}
