@@ -40,15 +40,20 @@ func TestSweepsEverythingOnce(t *testing.T) {
 	w.answer(w.claim("v1", 1, time.Hour)...)
 	w.request("remembered", 4, time.Hour)
 	w.request("forgotten", 5, time.Microsecond)
+	w.operatorsRequest("remembered", time.Hour)
+	w.operatorsRequest("forgotten", time.Microsecond)
 	w.tickets("alone", 6, time.Hour)
 	w.dropNextMonth()
 	want(t, w.sweep(), summary{
-		ReclaimedPending: 3, ReclaimedDead: 2, UnknownCalls: 5, PrunedRequests: 5, PartitionsMade: 1, Reconciled: 6,
+		ReclaimedPending: 3, ReclaimedDead: 2, UnknownCalls: 5, PrunedRequests: 6, PartitionsMade: 1, Reconciled: 6,
 	})
 	fscktest.Require(t, w.db)
 	want(t, w.sweep(), summary{})
 	if kept := get[int](w, "SELECT count(*) FROM client_request"); kept != 4 {
 		t.Errorf("%d requests are left, want 4", kept)
+	}
+	if kept := get[string](w, "SELECT string_agg(key, ' ') FROM admin_request"); kept != "remembered" {
+		t.Errorf("of the operators' requests %s is left", kept)
 	}
 }
 

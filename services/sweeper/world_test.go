@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
@@ -201,6 +202,14 @@ func (w *world) request(name string, n int, retention time.Duration) {
 	}
 	w.tx(func(ctx context.Context, tx pgx.Tx) error {
 		_, err := ticketdb.Reserve(ctx, tx, requests, retention)
+		return err
+	})
+}
+
+func (w *world) operatorsRequest(key string, retention time.Duration) {
+	w.t.Helper()
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		_, _, err := auditdb.Reserve(ctx, tx, auditdb.Request{Scope: "ana VersionService.PromoteVersion", Key: key}, retention)
 		return err
 	})
 }
