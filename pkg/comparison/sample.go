@@ -85,7 +85,9 @@ func GetSample(ctx context.Context, db comparisonsql.DBTX, id string) (Sample, e
 }
 
 // ListSamples returns all samples, the newest first.
-func ListSamples(ctx context.Context, db comparisonsql.DBTX) ([]Sample, error) { return samples(ctx, db, "") }
+func ListSamples(ctx context.Context, db comparisonsql.DBTX) ([]Sample, error) {
+	return samples(ctx, db, "")
+}
 
 func samples(ctx context.Context, db comparisonsql.DBTX, id string) ([]Sample, error) {
 	rows, err := comparisonsql.New(db).Samples(ctx, id)

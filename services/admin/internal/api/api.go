@@ -25,6 +25,7 @@ import (
 func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool) {
 	adminv1.RegisterVersionServiceServer(r, NewVersions(db))
 	adminv1.RegisterAuditServiceServer(r, NewAudit(db))
+	adminv1.RegisterCompareServiceServer(r, NewCompare(db))
 }
 
 // Gateways are the services' REST forms.
@@ -32,6 +33,7 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 	return []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		adminv1.RegisterVersionServiceHandler,
 		adminv1.RegisterAuditServiceHandler,
+		adminv1.RegisterCompareServiceHandler,
 	}
 }
 
@@ -41,6 +43,7 @@ func Policy() rpc.Policy {
 	for _, service := range []grpc.ServiceDesc{
 		adminv1.VersionService_ServiceDesc,
 		adminv1.AuditService_ServiceDesc,
+		adminv1.CompareService_ServiceDesc,
 	} {
 		policy["/"+service.ServiceName+"/*"] = rpc.Authenticated
 	}
@@ -49,7 +52,7 @@ func Policy() rpc.Policy {
 
 // Creating are the methods that create something.
 func Creating() []string {
-	return []string{adminv1.VersionService_RegisterVersion_FullMethodName}
+	return []string{adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName}
 }
 
 // callerOf names the operator, for the record.

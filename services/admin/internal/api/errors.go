@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/evalonce/evalonce/pkg/auditdb"
+	"github.com/evalonce/evalonce/pkg/comparison"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 )
@@ -15,12 +16,15 @@ const (
 	reasonVersionNotFound      = "VERSION_NOT_FOUND"
 	reasonVersionExists        = "VERSION_EXISTS"
 	reasonActiveVersionChanged = "ACTIVE_VERSION_CHANGED"
+	reasonSampleNotFound       = "SAMPLE_NOT_FOUND"
+	reasonSampleExists         = "SAMPLE_EXISTS"
 )
 
 // Errors is what callers are told of the services' domain errors; nil for any other.
 func Errors(err error) *rpc.Error {
 	var conflict *versiondb.ConflictError
 	var changed *versiondb.ActiveChangedError
+	var sampleExists *comparison.SampleExistsError
 	switch {
 	case errors.Is(err, versiondb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: "there is no such version", Cause: err}
@@ -31,6 +35,10 @@ func Errors(err error) *rpc.Error {
 		}
 	case errors.As(err, &changed):
 		return activeChanged(changed)
+	case errors.Is(err, comparison.ErrSampleNotFound):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonSampleNotFound, Message: "there is no such sample", Cause: err}
+	case errors.As(err, &sampleExists):
+		return &rpc.Error{Code: codes.AlreadyExists, Reason: reasonSampleExists, Message: sampleExists.Error(), Cause: err}
 	case errors.Is(err, auditdb.ErrKeyReused):
 		return &rpc.Error{
 			Code: codes.FailedPrecondition, Reason: rpc.ReasonKeyReused, Cause: err, Metadata: map[string]string{"field": "request_id"},
