@@ -92,7 +92,7 @@ func (c *cli) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	root.AddCommand(c.versionCommands())
+	root.AddCommand(c.versionCommands(), c.auditCommands())
 	return root
 }
 

@@ -47,6 +47,7 @@ A file in YAML:
 func (c *cli) versionRegister() *cobra.Command {
 	var file string
 	var promote, yes bool
+	var change changeFlags
 	cmd := &cobra.Command{
 		Use: "register -f FILE", Short: "Register a version from a file of JSON or YAML",
 		Long: "Register a version from a file of JSON or YAML. A version never changes: registering\n" +
@@ -63,32 +64,36 @@ func (c *cli) versionRegister() *cobra.Command {
 			if err := c.readMessage(file, v); err != nil {
 				return usageError{err}
 			}
-			return c.register(ctx, adminv1.NewVersionServiceClient(conn), v, promote, yes)
+			return c.register(ctx, adminv1.NewVersionServiceClient(conn), v, promote, yes, change)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the version; - for standard input")
 	cmd.Flags().BoolVar(&promote, "promote", false, "make it the active version as well")
 	cmd.Flags().BoolVar(&yes, "yes", false, "promote without asking")
+	change.add(cmd)
 	must(cmd.MarkFlagRequired("file"))
 	must(cmd.MarkFlagFilename("file", "json", "yaml", "yml"))
 	return cmd
 }
 
-func (c *cli) register(ctx context.Context, versions adminv1.VersionServiceClient, v *adminv1.Version, promote, yes bool) error {
+func (c *cli) register(ctx context.Context, versions adminv1.VersionServiceClient, v *adminv1.Version, promote, yes bool, change changeFlags) error {
 	var header metadata.MD
-	registered, err := versions.RegisterVersion(ctx, &adminv1.RegisterVersionRequest{Version: v}, grpc.Header(&header))
+	registered, err := versions.RegisterVersion(ctx, &adminv1.RegisterVersionRequest{
+		Version: v, DryRun: change.dryRun, RequestId: change.requestID, Reason: change.reason,
+	}, grpc.Header(&header))
 	if err != nil {
 		return fmt.Errorf("register version %s: %w", v.GetId(), err)
 	}
-	done := "is registered"
-	if len(header.Get("idempotent-replayed")) > 0 {
-		done = "was registered already"
+	done := fmt.Sprintf("version %s is registered", registered.GetId())
+	if replayed(header) {
+		done = fmt.Sprintf("version %s was registered already", registered.GetId())
 	}
+	done = change.would(done)
 	if !promote {
-		return c.print(registered, func(w io.Writer) { fmt.Fprintf(w, "version %s %s\n", registered.GetId(), done) })
+		return c.print(registered, func(w io.Writer) { fmt.Fprintln(w, done) })
 	}
 	// With the output as JSON, the one value on standard output is the promoted version.
-	fmt.Fprintf(c.err, "version %s %s\n", registered.GetId(), done)
+	fmt.Fprintln(c.err, done)
 	return c.promote(ctx, versions, registered.GetId(), "", yes)
 }
 

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// span is a length of time as a flag: a number of days, such as 30d, or what Go writes, such as 36h or 90m.
+type span time.Duration
+
+func (s *span) Type() string { return "duration" }
+
+func (s *span) String() string {
+	const day = 24 * time.Hour
+	if d := time.Duration(*s); d != 0 && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	return time.Duration(*s).String()
+}
+
+func (s *span) Set(text string) error {
+	const most = 100 * 365 // days
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= most {
+			*s = span(time.Duration(n) * 24 * time.Hour)
+			return nil
+		}
+	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		*s = span(d)
+		return nil
+	}
+	return fmt.Errorf("must be a length of time such as 30d, 36h or 90m, and not %q", text)
+}
+
+// moment is a point in time as a flag: in RFC 3339, with its offset, or so long ago, such as 30d.
+type moment struct{ time.Time }
+
+func (m *moment) Type() string { return "time" }
+
+func (m *moment) String() string {
+	if m.IsZero() {
+		return ""
+	}
+	return m.Format(time.RFC3339)
+}
+
+func (m *moment) Set(text string) error {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		m.Time = at
+		return nil
+	}
+	var ago span
+	if err := ago.Set(text); err != nil {
+		return fmt.Errorf("must be a time in RFC 3339 with its offset, such as 2026-11-30T15:00:00Z, or so long ago, such as 30d or 36h, and not %q", text)
+	}
+	m.Time = time.Now().Add(-time.Duration(ago))
+	return nil
+}
