@@ -40,11 +40,33 @@ func rearmable() []string {
 	return classes
 }
 
+// Offer is Enqueue's first statement by itself: work for the keys that have neither work nor a result, of jobs whose
+// tickets are stored. Keys must be distinct. The keys that were given work come back; the others have some already, or
+// a result, or another's transaction has just ended theirs: Enqueue finds out.
+func Offer(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) (inserted map[content.Key]bool, err error) {
+	keys, err := outboxsql.New(tx).Enqueue(ctx, enqueueParams(d, jobs))
+	if err != nil {
+		return nil, fmt.Errorf("offer %d evaluations: %w", len(jobs), err)
+	}
+	return keySet(keys), nil
+}
+
+// Follow locks work against being finished before the transaction ends, so that the one who finishes it sees the
+// tickets of this transaction. The keys whose work is there come back.
+func Follow(ctx context.Context, tx pgx.Tx, keys []content.Key) (followed map[content.Key]bool, err error) {
+	found, err := outboxsql.New(tx).Follow(ctx, names(keys))
+	if err != nil {
+		return nil, fmt.Errorf("follow %d evaluations: %w", len(keys), err)
+	}
+	return keySet(found), nil
+}
+
 // enqueueRounds bounds how often Enqueue goes after a row that is there at one look and gone at the next. Once is
 // what a finish in between costs; more needs a row that is made and deleted again within the same moment.
 const enqueueRounds = 4
 
-// Enqueue makes sure that every key has work or a result when the transaction commits. Keys must be distinct.
+// Enqueue makes sure that every key has work or a result when the transaction commits. Keys must be distinct, and their
+// tickets stored.
 // Work that is there already is locked against being finished until then, so that the one who finishes it sees
 // the tickets of this transaction; dead work of a re-armable class goes back to pending.
 func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
@@ -97,10 +119,10 @@ func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
 func enqueueParams(d Demand, jobs []Job) outboxsql.EnqueueParams {
 	p := outboxsql.EnqueueParams{
 		VersionID: d.VersionID, Route: d.Route, Lane: string(d.Lane),
-		Keys: keysOf(jobs), ContentHashes: make([][]byte, len(jobs)), TicketIds: make([]uuid.UUID, len(jobs)), TraceContexts: make([]string, len(jobs)),
+		Keys: keysOf(jobs), ContentHashes: make([][]byte, len(jobs)), TicketIds: make([]string, len(jobs)), TraceContexts: make([]string, len(jobs)),
 	}
 	for i, j := range jobs {
-		p.ContentHashes[i], p.TicketIds[i], p.TraceContexts[i] = j.ContentHash[:], j.TicketID, j.TraceContext
+		p.ContentHashes[i], p.TicketIds[i], p.TraceContexts[i] = j.ContentHash[:], j.TicketID.String(), j.TraceContext
 	}
 	return p
 }
@@ -111,6 +133,14 @@ func keysOf(jobs []Job) []string {
 		keys[i] = string(j.Key)
 	}
 	return keys
+}
+
+func names(keys []content.Key) []string {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = string(k)
+	}
+	return names
 }
 
 func without(jobs []Job, keys []string) []Job {
@@ -137,11 +167,7 @@ type Standing struct {
 
 // StateOf reads where each key stands, without locks.
 func StateOf(ctx context.Context, db outboxsql.DBTX, keys []content.Key) (map[content.Key]Standing, error) {
-	names := make([]string, len(keys))
-	for i, k := range keys {
-		names[i] = string(k)
-	}
-	rows, err := outboxsql.New(db).States(ctx, names)
+	rows, err := outboxsql.New(db).States(ctx, names(keys))
 	if err != nil {
 		return nil, fmt.Errorf("read the states of %d evaluations: %w", len(keys), err)
 	}

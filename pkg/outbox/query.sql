@@ -1,10 +1,12 @@
 -- name: Enqueue :many
--- Work for every key that has neither work nor a result. Rows go in in key order; the keys inserted come back.
+-- Work for every key that has neither work nor a result, and whose ticket is stored. Rows go in in key order; the keys
+-- inserted come back.
 INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane, trace_context)
-SELECT u.key, u.content_hash, u.ticket_id, @version_id::text, @route::text, @lane::text, u.trace_context
-FROM ROWS FROM (unnest(@keys::text[]), unnest(@content_hashes::bytea[]), unnest(@ticket_ids::uuid[]), unnest(@trace_contexts::text[]))
+SELECT u.key, u.content_hash, u.ticket_id::uuid, @version_id::text, @route::text, @lane::text, u.trace_context
+FROM ROWS FROM (unnest(@keys::text[]), unnest(@content_hashes::bytea[]), unnest(@ticket_ids::text[]), unnest(@trace_contexts::text[]))
      AS u(key, content_hash, ticket_id, trace_context)
 WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
+  AND EXISTS (SELECT FROM ticket t WHERE t.id = u.ticket_id::uuid)
 ORDER BY u.key
 ON CONFLICT DO NOTHING
 RETURNING idempotency_key;
@@ -25,7 +27,7 @@ WITH dead AS MATERIALIZED (
   FOR NO KEY UPDATE
 )
 UPDATE evaluation_outbox o
-SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL
+SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL, discarded_at = NULL
 WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM dead))
 RETURNING o.idempotency_key;
 

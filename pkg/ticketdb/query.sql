@@ -1,9 +1,15 @@
+-- name: PlanLookups :exec
+-- A plan that reads a whole table, chosen while the table was small, would be kept until its statistics are new.
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+
 -- name: ReserveRequests :many
--- Takes the keys in order; waits for a concurrent request with one of them. An expired key is free again.
+-- Takes the keys in order; waits for a concurrent request with one of them. An expired key is free again. Identifiers
+-- come as text here and below, which the driver encodes with much less work than UUIDs.
 INSERT INTO client_request AS r (scope, key, fingerprint, response, response_schema, ticket_id, expires_at)
-SELECT u.scope, u.key, u.fingerprint, u.response, @response_schema::int, u.ticket_id, now() + make_interval(secs => @retention_seconds::float8)
+SELECT u.scope, u.key, u.fingerprint, u.response, @response_schema::int, u.ticket_id::uuid, now() + make_interval(secs => @retention_seconds::float8)
 FROM ROWS FROM (unnest(@scopes::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]),
-                unnest(@responses::bytea[]), unnest(@ticket_ids::uuid[])) AS u(scope, key, fingerprint, response, ticket_id)
+                unnest(@responses::bytea[]), unnest(@ticket_ids::text[])) AS u(scope, key, fingerprint, response, ticket_id)
 ORDER BY u.scope, u.key
 ON CONFLICT (scope, key) DO UPDATE
 SET fingerprint = EXCLUDED.fingerprint, response = EXCLUDED.response, response_schema = EXCLUDED.response_schema,
@@ -17,13 +23,17 @@ FROM ROWS FROM (unnest(@scopes::text[]), unnest(@keys::text[])) AS u(scope, key)
 JOIN client_request r ON r.scope = u.scope AND r.key = u.key;
 
 -- name: InsertTickets :one
--- All rows of a transaction carry its one now().
+-- Of the tickets with a request those whose request is theirs: of the others an earlier one has had its effect. All
+-- rows of a transaction carry its one now().
 WITH inserted AS (
   INSERT INTO ticket (id, client_id, external_id, subject, message, content_hash, trace_context)
-  SELECT u.id, u.client_id, u.external_id, u.subject, u.message, u.content_hash, u.trace_context
-  FROM ROWS FROM (unnest(@ids::uuid[]), unnest(@client_ids::text[]), unnest(@external_ids::text[]), unnest(@subjects::text[]),
-                  unnest(@messages::text[]), unnest(@content_hashes::bytea[]), unnest(@trace_contexts::text[]))
-       AS u(id, client_id, external_id, subject, message, content_hash, trace_context)
+  SELECT u.id::uuid, u.client_id, u.external_id, u.subject, u.message, u.content_hash, u.trace_context
+  FROM ROWS FROM (unnest(@ids::text[]), unnest(@client_ids::text[]), unnest(@external_ids::text[]), unnest(@subjects::text[]),
+                  unnest(@messages::text[]), unnest(@content_hashes::bytea[]), unnest(@trace_contexts::text[]),
+                  unnest(@request_scopes::text[]), unnest(@request_keys::text[]))
+       AS u(id, client_id, external_id, subject, message, content_hash, trace_context, request_scope, request_key)
+  WHERE u.request_key = ''
+     OR EXISTS (SELECT FROM client_request r WHERE r.scope = u.request_scope AND r.key = u.request_key AND r.ticket_id = u.id::uuid)
 )
 SELECT now()::timestamptz AS created_at;
 

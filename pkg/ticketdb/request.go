@@ -23,19 +23,33 @@ type NewTicket struct {
 	Message      string
 	ContentHash  content.Hash
 	TraceContext string
+	// Request is the one that the ticket is the effect of; its zero value is none.
+	Request RequestID
 }
 
-// Insert stores tickets and returns the time that they all carry.
+// PlanLookups makes the statements of a transaction look rows up by their keys, whatever the planner knows of the
+// tables. It belongs before the statements of a create.
+func PlanLookups(ctx context.Context, tx pgx.Tx) error {
+	if err := ticketdbsql.New(tx).PlanLookups(ctx); err != nil {
+		return fmt.Errorf("plan lookups: %w", err)
+	}
+	return nil
+}
+
+// Insert stores tickets and returns the time that they all carry. A ticket whose request is not reserved for it is
+// left out: its request was made before.
 func Insert(ctx context.Context, tx pgx.Tx, tickets []NewTicket) (time.Time, error) {
 	var p ticketdbsql.InsertTicketsParams
 	for _, t := range tickets {
-		p.Ids = append(p.Ids, t.ID)
+		p.Ids = append(p.Ids, t.ID.String())
 		p.ClientIds = append(p.ClientIds, t.ClientID)
 		p.ExternalIds = append(p.ExternalIds, t.ExternalID)
 		p.Subjects = append(p.Subjects, t.Subject)
 		p.Messages = append(p.Messages, t.Message)
 		p.ContentHashes = append(p.ContentHashes, t.ContentHash[:])
 		p.TraceContexts = append(p.TraceContexts, t.TraceContext)
+		p.RequestScopes = append(p.RequestScopes, t.Request.Scope)
+		p.RequestKeys = append(p.RequestKeys, t.Request.Key)
 	}
 	at, err := ticketdbsql.New(tx).InsertTickets(ctx, p)
 	if err != nil {
@@ -112,7 +126,7 @@ func Reserve(ctx context.Context, tx pgx.Tx, requests []Request, retention time.
 		p.Keys = append(p.Keys, r.Key)
 		p.Fingerprints = append(p.Fingerprints, r.Fingerprint[:])
 		p.Responses = append(p.Responses, raw)
-		p.TicketIds = append(p.TicketIds, r.Response.TicketID)
+		p.TicketIds = append(p.TicketIds, r.Response.TicketID.String())
 	}
 	ids, err := ticketdbsql.New(tx).ReserveRequests(ctx, p)
 	if err != nil {

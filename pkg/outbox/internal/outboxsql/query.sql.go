@@ -360,10 +360,11 @@ func (q *Queries) ClaimWithin(ctx context.Context, arg ClaimWithinParams) ([]Cla
 
 const enqueue = `-- name: Enqueue :many
 INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane, trace_context)
-SELECT u.key, u.content_hash, u.ticket_id, $1::text, $2::text, $3::text, u.trace_context
-FROM ROWS FROM (unnest($4::text[]), unnest($5::bytea[]), unnest($6::uuid[]), unnest($7::text[]))
+SELECT u.key, u.content_hash, u.ticket_id::uuid, $1::text, $2::text, $3::text, u.trace_context
+FROM ROWS FROM (unnest($4::text[]), unnest($5::bytea[]), unnest($6::text[]), unnest($7::text[]))
      AS u(key, content_hash, ticket_id, trace_context)
 WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
+  AND EXISTS (SELECT FROM ticket t WHERE t.id = u.ticket_id::uuid)
 ORDER BY u.key
 ON CONFLICT DO NOTHING
 RETURNING idempotency_key
@@ -375,11 +376,12 @@ type EnqueueParams struct {
 	Lane          string
 	Keys          []string
 	ContentHashes [][]byte
-	TicketIds     []uuid.UUID
+	TicketIds     []string
 	TraceContexts []string
 }
 
-// Work for every key that has neither work nor a result. Rows go in in key order; the keys inserted come back.
+// Work for every key that has neither work nor a result, and whose ticket is stored. Rows go in in key order; the keys
+// inserted come back.
 func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, enqueue,
 		arg.VersionID,
@@ -602,7 +604,7 @@ WITH dead AS MATERIALIZED (
   FOR NO KEY UPDATE
 )
 UPDATE evaluation_outbox o
-SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL
+SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL, discarded_at = NULL
 WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM dead))
 RETURNING o.idempotency_key
 `

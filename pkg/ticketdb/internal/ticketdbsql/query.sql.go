@@ -199,25 +199,31 @@ func (q *Queries) GetTickets(ctx context.Context, arg GetTicketsParams) ([]GetTi
 const insertTickets = `-- name: InsertTickets :one
 WITH inserted AS (
   INSERT INTO ticket (id, client_id, external_id, subject, message, content_hash, trace_context)
-  SELECT u.id, u.client_id, u.external_id, u.subject, u.message, u.content_hash, u.trace_context
-  FROM ROWS FROM (unnest($1::uuid[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]),
-                  unnest($5::text[]), unnest($6::bytea[]), unnest($7::text[]))
-       AS u(id, client_id, external_id, subject, message, content_hash, trace_context)
+  SELECT u.id::uuid, u.client_id, u.external_id, u.subject, u.message, u.content_hash, u.trace_context
+  FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]),
+                  unnest($5::text[]), unnest($6::bytea[]), unnest($7::text[]),
+                  unnest($8::text[]), unnest($9::text[]))
+       AS u(id, client_id, external_id, subject, message, content_hash, trace_context, request_scope, request_key)
+  WHERE u.request_key = ''
+     OR EXISTS (SELECT FROM client_request r WHERE r.scope = u.request_scope AND r.key = u.request_key AND r.ticket_id = u.id::uuid)
 )
 SELECT now()::timestamptz AS created_at
 `
 
 type InsertTicketsParams struct {
-	Ids           []uuid.UUID
+	Ids           []string
 	ClientIds     []string
 	ExternalIds   []string
 	Subjects      []string
 	Messages      []string
 	ContentHashes [][]byte
 	TraceContexts []string
+	RequestScopes []string
+	RequestKeys   []string
 }
 
-// All rows of a transaction carry its one now().
+// Of the tickets with a request those whose request is theirs: of the others an earlier one has had its effect. All
+// rows of a transaction carry its one now().
 func (q *Queries) InsertTickets(ctx context.Context, arg InsertTicketsParams) (time.Time, error) {
 	row := q.db.QueryRow(ctx, insertTickets,
 		arg.Ids,
@@ -227,6 +233,8 @@ func (q *Queries) InsertTickets(ctx context.Context, arg InsertTicketsParams) (t
 		arg.Messages,
 		arg.ContentHashes,
 		arg.TraceContexts,
+		arg.RequestScopes,
+		arg.RequestKeys,
 	)
 	var created_at time.Time
 	err := row.Scan(&created_at)
@@ -293,6 +301,17 @@ func (q *Queries) ListEvaluations(ctx context.Context, arg ListEvaluationsParams
 	return items, nil
 }
 
+const planLookups = `-- name: PlanLookups :exec
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+`
+
+// A plan that reads a whole table, chosen while the table was small, would be kept until its statistics are new.
+func (q *Queries) PlanLookups(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, planLookups)
+	return err
+}
+
 const pruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM client_request r
 USING (
@@ -311,9 +330,9 @@ func (q *Queries) PruneRequests(ctx context.Context, most int32) (int64, error) 
 
 const reserveRequests = `-- name: ReserveRequests :many
 INSERT INTO client_request AS r (scope, key, fingerprint, response, response_schema, ticket_id, expires_at)
-SELECT u.scope, u.key, u.fingerprint, u.response, $1::int, u.ticket_id, now() + make_interval(secs => $2::float8)
+SELECT u.scope, u.key, u.fingerprint, u.response, $1::int, u.ticket_id::uuid, now() + make_interval(secs => $2::float8)
 FROM ROWS FROM (unnest($3::text[]), unnest($4::text[]), unnest($5::bytea[]),
-                unnest($6::bytea[]), unnest($7::uuid[])) AS u(scope, key, fingerprint, response, ticket_id)
+                unnest($6::bytea[]), unnest($7::text[])) AS u(scope, key, fingerprint, response, ticket_id)
 ORDER BY u.scope, u.key
 ON CONFLICT (scope, key) DO UPDATE
 SET fingerprint = EXCLUDED.fingerprint, response = EXCLUDED.response, response_schema = EXCLUDED.response_schema,
@@ -329,10 +348,11 @@ type ReserveRequestsParams struct {
 	Keys             []string
 	Fingerprints     [][]byte
 	Responses        [][]byte
-	TicketIds        []uuid.UUID
+	TicketIds        []string
 }
 
-// Takes the keys in order; waits for a concurrent request with one of them. An expired key is free again.
+// Takes the keys in order; waits for a concurrent request with one of them. An expired key is free again. Identifiers
+// come as text here and below, which the driver encodes with much less work than UUIDs.
 func (q *Queries) ReserveRequests(ctx context.Context, arg ReserveRequestsParams) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, reserveRequests,
 		arg.ResponseSchema,

@@ -16,7 +16,11 @@ const (
 	reasonTicketNotFound  = "TICKET_NOT_FOUND"
 	reasonNoActiveVersion = "NO_ACTIVE_VERSION"
 	reasonKeyNotSupported = "IDEMPOTENCY_KEY_NOT_SUPPORTED"
+	reasonKeyExpired      = "IDEMPOTENCY_KEY_EXPIRED"
 )
+
+// expiryRetry is as short as a retry may be: the key is free by now.
+const expiryRetry = 100 * time.Millisecond
 
 // activationRetry is what a client is told to wait for an operator to promote a version.
 const activationRetry = 30 * time.Second
@@ -28,6 +32,12 @@ func Errors(err error) *rpc.Error {
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonTicketNotFound, Message: "there is no such ticket", Cause: err}
 	case errors.Is(err, submit.ErrKeyReused):
 		return keyReused(err)
+	case errors.Is(err, submit.ErrExpired):
+		// The key was taken when it was asked for, and free when its response was to be read: nothing is wrong with either.
+		return &rpc.Error{
+			Code: codes.Unavailable, Reason: reasonKeyExpired, RetryAfter: expiryRetry, Cause: err,
+			Message: "this idempotency key has expired during the call, which stored nothing; the call may be repeated",
+		}
 	case errors.Is(err, submit.ErrNoActiveVersion):
 		// Not the caller's fault, and over when a version is promoted: the same request will do then.
 		return &rpc.Error{

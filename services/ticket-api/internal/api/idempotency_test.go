@@ -184,3 +184,31 @@ func TestMalformedKeys(t *testing.T) {
 		t.Errorf("refused, but stored: %v", got)
 	}
 }
+
+// A key that is taken when it is asked for, and gone when the first response is to be read: the call had no effect, and
+// the caller is told to make it again.
+func TestAKeyThatExpiresDuringTheCall(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	a.create(item("x", "k"))
+	_, err := a.db.Exec(t.Context(), `
+		CREATE FUNCTION prune() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM client_request; RETURN NULL; END $$;
+		CREATE TRIGGER prune AFTER INSERT ON client_request FOR EACH STATEMENT EXECUTE FUNCTION prune()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.client().CreateTicket(a.as(a.acme), item("x", "k"))
+	if p := wantProblem(t, err, codes.Unavailable, "IDEMPOTENCY_KEY_EXPIRED"); !p.retry {
+		t.Error("no RetryInfo")
+	}
+	if got, want := a.rows(), [3]int{1, 0, 1}; got != want {
+		t.Errorf("stored %v, want %v", got, want)
+	}
+	if _, err := a.db.Exec(t.Context(), "DROP TRIGGER prune ON client_request"); err != nil {
+		t.Fatal(err)
+	}
+	a.create(item("x", "k"))
+	if got, want := a.rows(), [3]int{2, 1, 1}; got != want {
+		t.Errorf("stored %v after the retry, want %v", got, want)
+	}
+}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -30,55 +30,31 @@ type pending struct {
 // request id then tells.
 func (s *Submitter) Submit(ctx context.Context, r Request) (Receipt, error) {
 	p := &pending{ctx: ctx, request: r, done: make(chan struct{})}
-	select {
-	case s.queue <- p:
-	case <-s.stopped:
+	leave, taken := s.queue.put(p)
+	if !taken {
 		return Receipt{}, ErrStopped
-	case <-ctx.Done():
-		return Receipt{}, context.Cause(ctx)
 	}
 	select {
 	case <-p.done:
 		return p.receipt, p.err
 	case <-ctx.Done():
+		leave()
 		return Receipt{}, context.Cause(ctx)
 	}
 }
 
 // Run flushes groups until ctx ends. Every request that was taken is answered before it returns.
 func (s *Submitter) Run(ctx context.Context) error {
-	defer close(s.stopped)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.notifier.Run(ctx) })
-	for range flushers {
-		g.Go(func() error {
-			for {
-				select {
-				case <-ctx.Done():
-					return nil
-				case p := <-s.queue:
-					s.flush(context.WithoutCancel(ctx), s.gather(p))
-				}
-			}
-		})
-	}
-	return g.Wait()
+	s.queue.open(func(group []*pending) { s.flush(context.WithoutCancel(ctx), group) })
+	err := s.notifier.Run(ctx)
+	s.queue.stop()
+	return err
 }
 
-// gather takes what waits, up to a group. Of two requests with one id the second is kept for the replay.
-func (s *Submitter) gather(first *pending) []*pending {
-	group := []*pending{first}
-	for len(group) < groupMost {
-		select {
-		case p := <-s.queue:
-			group = append(group, p)
-		default:
-			return group
-		}
-	}
-	return group
-}
+// flushTimeout bounds a group's transaction with its retries; requests may give up sooner.
+const flushTimeout = 20 * time.Second
 
+// flush answers a group. Of two requests with one id the second is kept for the replay.
 func (s *Submitter) flush(ctx context.Context, group []*pending) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -118,7 +94,7 @@ func (s *Submitter) replayTwins(ctx context.Context, twins []*pending) {
 	})
 	for i, p := range twins {
 		switch {
-		case errors.Is(errs[i], errNotStored):
+		case errors.Is(errs[i], ErrExpired):
 			s.commit(ctx, []*pending{p})
 			continue
 		case errs[i] != nil:

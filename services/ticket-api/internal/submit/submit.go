@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,6 +34,9 @@ var (
 	ErrKeyReused = errors.New("the idempotency key was used with another payload")
 	// ErrNoActiveVersion is returned, and nothing stored, while there is no version to evaluate under.
 	ErrNoActiveVersion = versiondb.ErrNoActive
+	// ErrExpired is returned for an idempotency key whose retention has ended while the request was answered. The
+	// request had no effect: the same again is a new one.
+	ErrExpired = errors.New("the idempotency key has just expired")
 )
 
 // BatchError names the request that a batch failed for. Nothing of the batch is stored.
@@ -74,29 +78,20 @@ type Options struct {
 	Retention time.Duration // of idempotency keys
 }
 
-const (
-	// flushers is how many groups may be on their way at once.
-	flushers = 4
-	// groupMost bounds a group's rows, and with them the time that its members wait for each other.
-	groupMost = 256
-	// flushTimeout bounds a group's transaction with its retries; requests may give up sooner.
-	flushTimeout = 20 * time.Second
-)
-
 // Submitter stores tickets.
 type Submitter struct {
 	pool      *pgxpool.Pool
 	notifier  *outbox.Notifier
 	retention time.Duration
-	queue     chan *pending
-	stopped   chan struct{}
+	active    atomic.Pointer[versiondb.Active] // as it was seen last
+	queue     queue
 }
 
 // New makes a submitter; Submit needs its Run.
 func New(pool *pgxpool.Pool, opts Options) *Submitter {
 	return &Submitter{
 		pool: pool, notifier: outbox.NewNotifier(pool), retention: opts.Retention,
-		queue: make(chan *pending), stopped: make(chan struct{}),
+		queue: queue{empty: make(chan struct{})},
 	}
 }
 
@@ -121,117 +116,29 @@ func (s *Submitter) SubmitAll(ctx context.Context, requests []Request) ([]Receip
 
 // insert stores the requests that are first of their id, with their work, and leaves an empty receipt for those
 // that are not. It takes locks in one order everywhere: requests by scope and key, then work by evaluation key.
+//
+// It takes two round trips: one to look, one to write. What another transaction changes in between, and dead work that
+// is due again, takes a few more.
 func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) ([]Receipt, error) {
-	active, err := versiondb.GetActive(ctx, tx)
+	seen, err := s.look(ctx, tx, requests)
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]content.Key, len(requests))
-	distinct := make([]content.Key, 0, len(requests))
-	seen := make(map[content.Key]bool, len(requests))
-	for i, r := range requests {
-		keys[i] = content.KeyOf(r.ContentHash, active.Digest)
-		if !seen[keys[i]] {
-			seen[keys[i]] = true
-			distinct = append(distinct, keys[i])
-		}
-	}
-	standings, err := outbox.StateOf(ctx, tx, distinct)
+	g, err := compose(requests, seen)
 	if err != nil {
 		return nil, err
-	}
-	var answered []content.Key
-	for key, standing := range standings {
-		if standing.State == outbox.Succeeded {
-			answered = append(answered, key)
-		}
-	}
-	var answers map[content.Key]*ticketdb.Answer
-	if len(answered) > 0 {
-		if answers, err = ticketdb.Answers(ctx, tx, answered); err != nil {
-			return nil, err
-		}
-	}
-
-	receipts := make([]Receipt, len(requests))
-	var reserved []ticketdb.Request
-	for i, r := range requests {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return nil, fmt.Errorf("make a ticket id: %w", err)
-		}
-		e := evaluationAtBirth(active.ID, keys[i], standings[keys[i]])
-		e.Answer = answers[keys[i]]
-		receipts[i].Ticket = ticketdb.Ticket{
-			ID: id, ClientID: r.ClientID, ExternalID: r.ExternalID, Subject: r.Subject, Message: r.Message, TraceContext: r.TraceContext, Evaluation: e,
-		}
-		if r.RequestID != "" {
-			reserved = append(reserved, ticketdb.Request{
-				RequestID: r.id(), Fingerprint: r.Fingerprint,
-				Response: ticketdb.Response{TicketID: id, VersionID: active.ID, Key: keys[i], State: e.State, Dead: e.Dead},
-			})
-		}
 	}
 	crashpoint.Pass(crashpoint.CreateBegun)
-	first := map[uuid.UUID]bool{}
-	if len(reserved) > 0 {
-		if first, err = ticketdb.Reserve(ctx, tx, reserved, s.retention); err != nil {
-			return nil, err
-		}
-		crashpoint.Pass(crashpoint.CreateReserved)
-	}
-
-	tickets := make([]ticketdb.NewTicket, 0, len(requests))
-	jobs := make([]outbox.Job, 0, len(distinct))
-	clear(seen)
-	for i, r := range requests {
-		t := receipts[i].Ticket
-		if r.RequestID != "" && !first[t.ID] {
-			receipts[i] = Receipt{}
-			continue
-		}
-		tickets = append(tickets, ticketdb.NewTicket{
-			ID: t.ID, ClientID: r.ClientID, ExternalID: r.ExternalID, Subject: r.Subject, Message: r.Message,
-			ContentHash: r.ContentHash, TraceContext: r.TraceContext,
-		})
-		if t.Evaluation.State != outbox.Succeeded && !seen[keys[i]] {
-			seen[keys[i]] = true
-			jobs = append(jobs, outbox.Job{Key: keys[i], ContentHash: r.ContentHash, TicketID: t.ID, TraceContext: r.TraceContext})
-		}
-	}
-	if len(tickets) == 0 {
-		return receipts, nil
-	}
-	at, err := ticketdb.Insert(ctx, tx, tickets)
-	if err != nil {
+	if err := g.write(ctx, tx, s.retention); err != nil {
 		return nil, err
 	}
-	crashpoint.Pass(crashpoint.CreateInserted)
-	for i := range receipts {
-		if receipts[i].Ticket.ID != uuid.Nil {
-			receipts[i].Ticket.CreatedAt = at
-		}
-	}
-	if len(jobs) > 0 {
-		demand := outbox.Demand{VersionID: active.ID, Route: active.Route, Lane: outbox.Live}
-		if err := outbox.Enqueue(ctx, tx, demand, jobs); err != nil {
+	if missing := g.withoutWork(); len(missing) > 0 {
+		if err := outbox.Enqueue(ctx, tx, g.demand, missing); err != nil {
 			return nil, err
 		}
 	}
 	crashpoint.Pass(crashpoint.CreateEnqueued)
-	return receipts, nil
-}
-
-// evaluationAtBirth is what a ticket is told of its evaluation when it is stored.
-func evaluationAtBirth(versionID string, key content.Key, standing outbox.Standing) ticketdb.Evaluation {
-	e := ticketdb.Evaluation{State: standing.State, Key: key, VersionID: versionID, AnsweredWithoutCall: standing.State == outbox.Succeeded}
-	switch {
-	case standing.State == outbox.Absent, standing.State == outbox.Dead && standing.Class.Rearmable():
-		e.State = outbox.Pending
-	case standing.State == outbox.Dead:
-		e.Dead = &ticketdb.Dead{Class: string(standing.Class), Reason: string(standing.Reason), At: standing.DeadAt}
-	}
-	return e
+	return g.receipts(), nil
 }
 
 // replay fills the receipts that insert left empty from the stored responses. An error of one request is passed
@@ -259,7 +166,7 @@ func (s *Submitter) replay(ctx context.Context, db querier, requests []Request, 
 		first, ok := stored[requests[i].id()]
 		switch {
 		case !ok:
-			err = errNotStored
+			err = ErrExpired
 		case first.Fingerprint != requests[i].Fingerprint:
 			err = ErrKeyReused
 		default:
@@ -289,10 +196,6 @@ func (s *Submitter) replay(ctx context.Context, db querier, requests []Request, 
 	}
 	return nil
 }
-
-// errNotStored is returned for a request whose response is not stored: its key is free. After a reservation that
-// found it taken, its retention has ended in that moment.
-var errNotStored = errors.New("the stored response has just expired: send the request again")
 
 // querier is a pool or a transaction.
 type querier interface {
