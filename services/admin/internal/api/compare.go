@@ -81,6 +81,7 @@ func comparisonFrom(r *adminv1.CompareRequest) (compare.Request, []rpc.Violation
 			refuse("sample_id", "CONFLICT", "cannot be given with from, to or client_id: a sample has its own")
 		}
 	}
+	violations = append(violations, checkClient(r.GetClientId())...)
 	if r.MaxDisagreements != nil {
 		request.Worst = int(r.GetMaxDisagreements())
 		if request.Worst < 0 || request.Worst > maxDisagreements {
@@ -88,6 +89,14 @@ func comparisonFrom(r *adminv1.CompareRequest) (compare.Request, []rpc.Violation
 		}
 	}
 	return request, violations
+}
+
+// checkClient finds what the database could not even look for.
+func checkClient(id string) []rpc.Violation {
+	if strings.ContainsRune(id, 0) {
+		return []rpc.Violation{{Field: "client_id", Reason: "MALFORMED", Description: "must not hold NUL"}}
+	}
+	return nil
 }
 
 // checkRange finds what is wrong with a half-open range; one that is not needed may leave its ends out.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,13 +22,13 @@ func (s *Compare) CreateSample(ctx context.Context, r *adminv1.CreateSampleReque
 	if err != nil {
 		return nil, err
 	}
-	violations := append(checkID("id", r.GetId()), checkRange(r.GetFrom(), r.GetTo(), true)...)
+	violations := slices.Concat(checkID("id", r.GetId()), checkRange(r.GetFrom(), r.GetTo(), true), checkClient(r.GetClientId()), checkChange(ctx, r))
 	if size := r.GetSize(); size < 1 || size > maxSampleSize {
 		violations = append(violations, rpc.Violation{
 			Field: "size", Reason: "OUT_OF_RANGE", Description: fmt.Sprintf("must be from 1 to %d", maxSampleSize),
 		})
 	}
-	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
+	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
 	draw := comparison.Draw{

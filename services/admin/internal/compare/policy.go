@@ -1,10 +1,6 @@
 package compare
 
 import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-
 	"github.com/evalonce/evalonce/pkg/evaluation"
 )
 
@@ -18,7 +14,7 @@ type policy struct {
 // builtinThreshold is the one by which the built-in policy takes a ticket for urgent.
 const builtinThreshold = 0.5
 
-func activePolicy(context.Context, pgx.Tx) (policy, error) {
+func activePolicy() policy {
 	id := evaluation.DefaultPolicy(evaluation.Answer{}).PolicyVersion
-	return policy{id: id, urgentThreshold: builtinThreshold, decide: evaluation.DefaultPolicy}, nil
+	return policy{id: id, urgentThreshold: builtinThreshold, decide: evaluation.DefaultPolicy}
 }
