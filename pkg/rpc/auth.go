@@ -2,12 +2,16 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 )
 
 // Principal is an authenticated caller.
@@ -44,6 +48,26 @@ func (g granting) Authenticate(ctx context.Context, token string) (Principal, er
 	return p, nil
 }
 
+// FirstOf is an Authenticator that asks each in turn until one knows the caller, or cannot tell.
+func FirstOf(authenticators ...Authenticator) Authenticator { return firstOf(authenticators) }
+
+type firstOf []Authenticator
+
+func (f firstOf) Authenticate(ctx context.Context, token string) (Principal, error) {
+	for _, a := range f {
+		if p, err := a.Authenticate(ctx, token); !errors.Is(err, ErrInvalidCredentials) {
+			return p, err
+		}
+	}
+	return Principal{}, ErrInvalidCredentials
+}
+
+// CertificateAuthenticator names the caller that a client certificate belongs to, which the transport has verified. It
+// answers as an [Authenticator] does.
+type CertificateAuthenticator interface {
+	AuthenticateCertificate(ctx context.Context, certificate *x509.Certificate) (Principal, error)
+}
+
 // ErrInvalidCredentials is an Authenticator's refusal.
 var ErrInvalidCredentials = errors.New("the credentials are not valid")
 
@@ -71,28 +95,44 @@ func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	return p, ok
 }
 
-// authenticate judges the values of the authorization header. A repeated value counts once; values that differ
-// are refused, because the caller would be whom the order of the headers happens to name.
-func authenticate(ctx context.Context, a Authenticator, authorization []string) (Principal, error) {
+// gatekeeper knows callers by whatever they show.
+type gatekeeper struct {
+	tokens       Authenticator
+	certificates CertificateAuthenticator // nil when certificates are no credentials
+	everybody    *Principal               // whom every caller counts as, whatever it shows; nil when callers are asked who they are
+}
+
+// authenticate judges the values of the authorization header, and without any the client certificate. A repeated value
+// counts once; values that differ are refused, because the caller would be whom the order of the headers happens to name.
+func (k gatekeeper) authenticate(ctx context.Context, authorization []string, certificate *x509.Certificate) (Principal, error) {
 	values := slices.Compact(slices.Sorted(slices.Values(authorization)))
-	if len(values) == 0 {
+	if k.everybody != nil {
+		return *k.everybody, nil
+	}
+	invalid := &Error{
+		Code: codes.Unauthenticated, Reason: ReasonCredentialsInvalid, Message: "the API token is not valid",
+	}
+	var p Principal
+	var err error
+	switch {
+	case len(values) > 1:
+		return Principal{}, invalid
+	case len(values) == 1:
+		scheme, token, _ := strings.Cut(values[0], " ")
+		token = strings.Trim(token, " ")
+		if !strings.EqualFold(scheme, "bearer") || token == "" {
+			return Principal{}, invalid
+		}
+		p, err = k.tokens.Authenticate(ctx, token)
+	case k.certificates != nil && certificate != nil:
+		invalid.Message = "the client certificate is nobody's here"
+		p, err = k.certificates.AuthenticateCertificate(ctx, certificate)
+	default:
 		return Principal{}, &Error{
 			Code: codes.Unauthenticated, Reason: ReasonCredentialsMissing,
 			Message: "an API token is needed, as authorization: Bearer <token>",
 		}
 	}
-	invalid := &Error{
-		Code: codes.Unauthenticated, Reason: ReasonCredentialsInvalid, Message: "the API token is not valid",
-	}
-	if len(values) > 1 {
-		return Principal{}, invalid
-	}
-	scheme, token, _ := strings.Cut(values[0], " ")
-	token = strings.Trim(token, " ")
-	if !strings.EqualFold(scheme, "bearer") || token == "" {
-		return Principal{}, invalid
-	}
-	p, err := a.Authenticate(ctx, token)
 	switch {
 	case errors.Is(err, ErrInvalidCredentials):
 		return Principal{}, invalid
@@ -107,4 +147,40 @@ func authenticate(ctx context.Context, a Authenticator, authorization []string) 
 
 func authorizationOf(ctx context.Context) []string {
 	return metadata.ValueFromIncomingContext(ctx, "authorization")
+}
+
+// certificateKey is what the gateway hands the caller's certificate on in: the bytes, over the connection in memory,
+// which nobody outside of the process has. Anywhere else it means nothing.
+const certificateKey = "evalonce-certificate-bin"
+
+// certificateOf is the certificate of the caller that the transport has verified, nil when there is none.
+func certificateOf(ctx context.Context) *x509.Certificate {
+	if viaGateway(ctx) {
+		values := metadata.ValueFromIncomingContext(ctx, certificateKey)
+		if len(values) != 1 {
+			return nil
+		}
+		certificate, err := x509.ParseCertificate([]byte(values[0]))
+		if err != nil {
+			return nil
+		}
+		return certificate
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return nil
+	}
+	return verified(&info.State)
+}
+
+// verified is the certificate of a verified chain.
+func verified(state *tls.ConnectionState) *x509.Certificate {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return nil
+	}
+	return state.VerifiedChains[0][0]
 }

@@ -198,6 +198,7 @@ func TestAPolicyForNothingIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"/evalonce.ticket.v1.TicketService/CreateTickets", "/evalonce.ticket.v1.Tickets/*"} {
 		s, err := rpc.Listen(t.Context(), rpc.Options{
+			Transport:   rpc.Transport{Plaintext: true},
 			GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
 			Register: func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, handlers{}) },
 			Policy:   rpc.Policy{name: rpc.Open},

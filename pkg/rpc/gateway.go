@@ -49,10 +49,13 @@ func (g *gateway) mux() *runtime.ServeMux {
 }
 
 // forwarded are the headers that mean something behind the gateway, beside authorization, which it forwards by
-// itself: the idempotency key and the caller's trace. A key that gRPC cannot carry is forwarded as the empty
+// itself: the idempotency key and the caller's trace; and the certificate that the caller has shown. A key that gRPC cannot carry is forwarded as the empty
 // key, which is refused: leaving it out would make the call one without a key.
 func forwarded(_ context.Context, r *http.Request) metadata.MD {
 	md := metadata.MD{}
+	if certificate := verified(r.TLS); certificate != nil {
+		md.Set(certificateKey, string(certificate.Raw))
+	}
 	for _, key := range r.Header.Values(idempotencyKeyHeader) {
 		if strings.ContainsFunc(key, func(c rune) bool { return c < 0x20 || c > 0x7e }) {
 			key = ""
@@ -93,6 +96,34 @@ func (g *gateway) send(ctx context.Context, name string, req, reply any, cc *grp
 		call.reached = true
 	}
 	return invoke(ctx, name, req, reply, cc, opts...)
+}
+
+// stream is send for the methods that answer with a stream.
+func (g *gateway) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, name string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	call, ok := ctx.Value(restCallKey{}).(*restCall)
+	if !ok {
+		return s, nil
+	}
+	return &checkedStream{ClientStream: s, name: name, call: call}, nil
+}
+
+// checkedStream checks the request, as send does, before the server has it.
+type checkedStream struct {
+	grpc.ClientStream
+	name string
+	call *restCall
+}
+
+func (s *checkedStream) SendMsg(req any) error {
+	if v := strayParameters(s.name, req, s.call.query); len(v) > 0 {
+		return InvalidFields(v...)
+	}
+	s.call.reached = true
+	return s.ClientStream.SendMsg(req)
 }
 
 func strayParameters(name string, req any, query url.Values) []Violation {

@@ -16,10 +16,10 @@ import (
 
 // guard stands around every call of the gRPC server, from before its message is decoded until its error is mapped.
 type guard struct {
-	authenticator Authenticator
-	ownErrors     func(error) *Error
-	timeout       time.Duration
-	log           *slog.Logger
+	gatekeeper
+	ownErrors func(error) *Error
+	timeout   time.Duration
+	log       *slog.Logger
 }
 
 // method is what the guard knows of a method before it is called.
@@ -41,7 +41,7 @@ func (g *guard) call(ctx context.Context, m method, handle func(context.Context)
 		g.record(ctx, m.name, principal, time.Since(begin), err)
 	}()
 	if m.access.kind != open {
-		if principal, err = authenticate(ctx, g.authenticator, authorizationOf(ctx)); err != nil {
+		if principal, err = g.authenticate(ctx, authorizationOf(ctx), certificateOf(ctx)); err != nil {
 			return err
 		}
 		ctx = WithPrincipal(ctx, principal)
@@ -95,9 +95,12 @@ func levelOf(err error) slog.Level {
 	}
 }
 
+// memoryNetwork is what bufconn calls its network: that of the gateway's connection, which nobody else can have.
+const memoryNetwork = "bufconn"
+
 func viaGateway(ctx context.Context) bool {
 	p, ok := peer.FromContext(ctx)
-	return ok && p.Addr != nil && p.Addr.Network() == "bufconn"
+	return ok && p.Addr != nil && p.Addr.Network() == memoryNetwork
 }
 
 // panicked describes a panic without its value, which may hold a payload, unless the value is the runtime's own.

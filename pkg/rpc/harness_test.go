@@ -78,6 +78,7 @@ func start(t *testing.T, h handlers, change ...func(*rpc.Options)) *edge {
 	}
 	logs := &logBuffer{}
 	o := rpc.Options{
+		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
 		Register:      func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, h) },
 		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},

@@ -17,10 +17,10 @@ import (
 
 // rest is what stands in front of the gateway: everything that must be known before JSON is decoded.
 type rest struct {
-	gateway       *gateway
-	next          http.Handler
-	authenticator Authenticator
-	maxBytes      int64
+	gatekeeper
+	gateway  *gateway
+	next     http.Handler
+	maxBytes int64
 }
 
 func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff") // an answer holds what a customer wrote
-	if _, err := authenticate(ctx, h.authenticator, r.Header.Values("Authorization")); err != nil {
+	if _, err := h.authenticate(ctx, r.Header.Values("Authorization"), verified(r.TLS)); err != nil {
 		h.refuse(w, r, err)
 		return
 	}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,7 +33,15 @@ type Options struct {
 	Register func(grpc.ServiceRegistrar)
 	Gateways []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error
 
+	// Transport is TLS unless it says otherwise.
+	Transport Transport
+
 	Authenticator Authenticator
+	// Certificates knows callers by their client certificates; nobody is known by one when nil.
+	Certificates CertificateAuthenticator
+	// Everybody is whom every caller counts as, without being asked for credentials. Then both addresses have to be of
+	// loopback. Nil asks.
+	Everybody *Principal
 	// Policy names the methods that may be called. Health (open) and reflection (authenticated) are added.
 	Policy Policy
 	// Created are the full names of the methods whose REST answer is 201; none when nil.
@@ -61,6 +70,7 @@ type Server struct {
 	health    *health.Server
 	ready     *readiness
 	conn      *grpc.ClientConn
+	endTLS    func()
 	stopping  chan struct{}
 	grace     time.Duration
 	log       *slog.Logger
@@ -88,10 +98,20 @@ func Listen(ctx context.Context, o Options) (_ *Server, err error) {
 		health: health.NewServer(), stopping: make(chan struct{}), grace: o.Grace, log: o.Logger,
 		ready: &readiness{check: o.Ready, log: o.Logger},
 	}
-	if err := s.buildGRPC(o); err != nil {
+	protection, endTLS, err := o.Transport.config(reloadInterval)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.buildREST(ctx, o); err != nil {
+	s.endTLS = endTLS
+	defer func() {
+		if err != nil {
+			endTLS()
+		}
+	}()
+	if err := s.buildGRPC(o, protection); err != nil {
+		return nil, err
+	}
+	if err := s.buildREST(ctx, o, protection); err != nil {
 		return nil, err
 	}
 	var lc net.ListenConfig
@@ -101,11 +121,21 @@ func Listen(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.listeners.http, err = lc.Listen(ctx, "tcp", o.HTTPAddress); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen for HTTP: %w", err), s.listeners.grpc.Close(), s.conn.Close())
 	}
+	if o.Everybody != nil && !(onLoopback(s.listeners.grpc) && onLoopback(s.listeners.http)) {
+		return nil, errors.Join(
+			fmt.Errorf("callers who are not asked for credentials may come from this machine alone, and not to %s and %s: serve on 127.0.0.1", s.GRPCAddress(), s.HTTPAddress()),
+			s.listeners.grpc.Close(), s.listeners.http.Close(), s.conn.Close())
+	}
 	return s, nil
 }
 
-func (s *Server) buildGRPC(o Options) error {
-	guard := &guard{authenticator: o.Authenticator, ownErrors: o.Errors, timeout: o.CallTimeout, log: o.Logger}
+func onLoopback(l net.Listener) bool {
+	address, ok := l.Addr().(*net.TCPAddr)
+	return ok && address.IP.IsLoopback()
+}
+
+func (s *Server) buildGRPC(o Options, protection *tls.Config) error {
+	guard := &guard{gatekeeper: gatekeeper{o.Authenticator, o.Certificates, o.Everybody}, ownErrors: o.Errors, timeout: o.CallTimeout, log: o.Logger}
 	policy := Policy{
 		"/grpc.health.v1.Health/*":                    Open,
 		"/grpc.reflection.v1.ServerReflection/*":      Authenticated,
@@ -115,6 +145,7 @@ func (s *Server) buildGRPC(o Options) error {
 		policy[name] = access
 	}
 	s.grpc = grpc.NewServer(
+		grpc.Creds(serverCredentials(protection)),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.Not(filters.HealthCheck())))),
 		grpc.UnknownServiceHandler(guard.unknown),
 		grpc.ForceServerCodecV2(newCodec(o.MaxRequestBytes)),
@@ -152,7 +183,7 @@ func (p Policy) check(services map[string]grpc.ServiceInfo) error {
 	return errors.Join(problems...)
 }
 
-func (s *Server) buildREST(ctx context.Context, o Options) (err error) {
+func (s *Server) buildREST(ctx context.Context, o Options, protection *tls.Config) (err error) {
 	memory := bufconn.Listen(1 << 20)
 	s.listeners.memory = memory
 	gw := &gateway{marshaler: newMarshaler(), log: o.Logger, created: o.Created}
@@ -160,6 +191,7 @@ func (s *Server) buildREST(ctx context.Context, o Options) (err error) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // nothing leaves the process
 		grpc.WithUnaryInterceptor(gw.send),
+		grpc.WithStreamInterceptor(gw.stream),
 		grpc.WithDisableServiceConfig(),
 		// The caller's patience decides about a response's size, not a client's default.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)),
@@ -174,7 +206,7 @@ func (s *Server) buildREST(ctx context.Context, o Options) (err error) {
 		}
 	}
 	root := http.NewServeMux()
-	root.Handle("/", &rest{gateway: gw, next: mux, authenticator: o.Authenticator, maxBytes: int64(o.MaxRequestBytes)})
+	root.Handle("/", &rest{gatekeeper: gatekeeper{o.Authenticator, o.Certificates, o.Everybody}, gateway: gw, next: mux, maxBytes: int64(o.MaxRequestBytes)})
 	root.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("alive\n"))
@@ -186,6 +218,7 @@ func (s *Server) buildREST(ctx context.Context, o Options) (err error) {
 	s.http = &http.Server{
 		Handler: root, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout,
 		WriteTimeout: readTimeout + o.CallTimeout, MaxHeaderBytes: maxHeaderBytes,
+		TLSConfig: protection,
 		// net/http reports what clients do to their connections.
 		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
 	}
@@ -213,7 +246,12 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	serve("gRPC", func() error { return s.grpc.Serve(s.listeners.grpc) })
 	serve("gRPC to REST", func() error { return s.grpc.Serve(s.listeners.memory) })
-	serve("REST", func() error { return s.http.Serve(s.listeners.http) })
+	serve("REST", func() error {
+		if s.http.TLSConfig == nil {
+			return s.http.Serve(s.listeners.http)
+		}
+		return s.http.ServeTLS(s.listeners.http, "", "")
+	})
 	s.log.InfoContext(ctx, "serving", slog.String("grpc", s.GRPCAddress()), slog.String("http", s.HTTPAddress()))
 
 	var problems []error
@@ -227,6 +265,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for range running {
 		problems = append(problems, <-ended)
 	}
+	s.endTLS()
 	return errors.Join(append(problems, s.conn.Close())...)
 }
 

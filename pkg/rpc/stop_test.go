@@ -99,7 +99,7 @@ func TestABoundPortIsAnError(t *testing.T) {
 		{GRPCAddress: e.server.GRPCAddress(), HTTPAddress: "127.0.0.1:0"},
 		{GRPCAddress: "127.0.0.1:0", HTTPAddress: e.server.HTTPAddress()},
 	} {
-		o.Register = func(grpc.ServiceRegistrar) {}
+		o.Register, o.Transport = func(grpc.ServiceRegistrar) {}, rpc.Transport{Plaintext: true}
 		if _, err := rpc.Listen(t.Context(), o); err == nil || !strings.Contains(err.Error(), "listen for") {
 			t.Errorf("got %v", err)
 		}

@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/evalonce/evalonce/pkg/access"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/rpc"
 )
 
 // Config is everything that can be set.
 type Config struct {
-	DatabaseURL            string        `env:"EVALONCE_DATABASE_URL,required,notEmpty" secret:"true" help:"Postgres, as a URL or as keyword=value pairs"`
-	DatabaseMaxConnections int32         `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"8" help:"connections of this process at most"`
-	GRPCAddress            string        `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8084" help:"where gRPC is served; port 0 takes a free one"`
-	HTTPAddress            string        `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8083" help:"where REST is served; port 0 takes a free one"`
-	AdminTokens            rpc.Tokens    `env:"EVALONCE_ADMIN_TOKENS,required,notEmpty" secret:"true" help:"operator=hash[,operator=hash...], where hash is the SHA-256 of an API token in hex"`
+	DatabaseURL            string `env:"EVALONCE_DATABASE_URL,required,notEmpty" secret:"true" help:"Postgres, as a URL or as keyword=value pairs"`
+	DatabaseMaxConnections int32  `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"8" help:"connections of this process at most"`
+	GRPCAddress            string `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8084" help:"where gRPC is served; port 0 takes a free one"`
+	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8083" help:"where REST is served; port 0 takes a free one"`
+	Access                 access.Config
+	AdminTokens            rpc.Tokens    `env:"EVALONCE_ADMIN_TOKENS" secret:"true" help:"operator=hash[,operator=hash...], where hash is the SHA-256 of an API token in hex"`
 	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"4194304" help:"largest request, in bytes as sent"`
 	CallTimeout            time.Duration `env:"EVALONCE_CALL_TIMEOUT" envDefault:"30s" help:"longest time of one call, whatever its deadline"`
 	ShutdownGrace          time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"25s" help:"time that running calls get when the service stops"`
@@ -42,5 +44,5 @@ func (c Config) Validate() error {
 	if c.ShutdownGrace <= 0 {
 		refuse("EVALONCE_SHUTDOWN_GRACE", "must be positive")
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, c.Access.Validate())...)
 }

@@ -53,13 +53,17 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer jobPool.Close()
-	server, err := rpc.Listen(ctx, rpc.Options{
+	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
 		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool) }, Gateways: api.Gateways(),
-		Authenticator: &cfg.AdminTokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
+		Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
-	})
+	}
+	if err := cfg.Access.Apply(ctx, &options, pool, &cfg.AdminTokens, rpc.AdminRead, rpc.AdminWrite); err != nil {
+		return err
+	}
+	server, err := rpc.Listen(ctx, options)
 	if err != nil {
 		return err
 	}

@@ -5,16 +5,18 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/evalonce/evalonce/pkg/access"
 	"github.com/evalonce/evalonce/pkg/rpc"
 )
 
 // Config is everything that can be set.
 type Config struct {
-	DatabaseURL            string        `env:"EVALONCE_DATABASE_URL,required" secret:"true" help:"Postgres, as a URL or as keyword=value pairs"`
-	DatabaseMaxConnections int32         `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"16" help:"connections of this process at most"`
-	GRPCAddress            string        `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8081" help:"where gRPC is served; port 0 takes a free one"`
-	HTTPAddress            string        `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8080" help:"where REST is served; port 0 takes a free one"`
-	APITokens              rpc.Tokens    `env:"EVALONCE_API_TOKENS,required" secret:"true" help:"client=hash[,client=hash...], where hash is the SHA-256 of an API token in hex"`
+	DatabaseURL            string `env:"EVALONCE_DATABASE_URL,required" secret:"true" help:"Postgres, as a URL or as keyword=value pairs"`
+	DatabaseMaxConnections int32  `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"16" help:"connections of this process at most"`
+	GRPCAddress            string `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8081" help:"where gRPC is served; port 0 takes a free one"`
+	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8080" help:"where REST is served; port 0 takes a free one"`
+	Access                 access.Config
+	APITokens              rpc.Tokens    `env:"EVALONCE_API_TOKENS" secret:"true" help:"client=hash[,client=hash...], where hash is the SHA-256 of an API token in hex"`
 	MaxSubjectCharacters   int           `env:"EVALONCE_MAX_SUBJECT_CHARACTERS" envDefault:"1000" help:"longest subject of a ticket, in characters"`
 	MaxMessageBytes        int           `env:"EVALONCE_MAX_MESSAGE_BYTES" envDefault:"65536" help:"longest message of a ticket, in bytes of UTF-8"`
 	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"3145728" help:"largest request, in bytes as sent; a batch's answer is larger, and clients take 4 MiB by default"`
@@ -51,5 +53,5 @@ func (c Config) Validate() error {
 	if c.ShutdownGrace <= 0 {
 		refuse("EVALONCE_SHUTDOWN_GRACE", "must be positive")
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, c.Access.Validate())...)
 }

@@ -55,14 +55,18 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention})
 	limits := api.Limits{SubjectCharacters: cfg.MaxSubjectCharacters, MessageBytes: cfg.MaxMessageBytes}
 	service := api.New(submitter, ticketdb.New(pool), limits)
-	server, err := rpc.Listen(ctx, rpc.Options{
+	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
-		Register:      func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, service) },
-		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},
-		Authenticator: &cfg.APITokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
+		Register: func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, service) },
+		Gateways: []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},
+		Policy:   api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
-	})
+	}
+	if err := cfg.Access.Apply(ctx, &options, pool, &cfg.APITokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite); err != nil {
+		return err
+	}
+	server, err := rpc.Listen(ctx, options)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func TestTheProcess(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{
 		asTicketAPI + "=1", "EVALONCE_DATABASE_URL=" + pgtest.URL(t), "EVALONCE_API_TOKENS=acme=" + hash,
-		"EVALONCE_GRPC_ADDRESS=127.0.0.1:0", "EVALONCE_HTTP_ADDRESS=127.0.0.1:0",
+		"EVALONCE_GRPC_ADDRESS=127.0.0.1:0", "EVALONCE_HTTP_ADDRESS=127.0.0.1:0", "EVALONCE_PLAINTEXT=true",
 	}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -109,7 +109,7 @@ func TestSettings(t *testing.T) {
 		environ []string
 		wants   []string
 	}{
-		"nothing": {nil, []string{"EVALONCE_DATABASE_URL", "EVALONCE_API_TOKENS"}},
+		"nothing": {nil, []string{"EVALONCE_DATABASE_URL"}},
 		"a token in place of its hash": {
 			[]string{"EVALONCE_DATABASE_URL=postgres://x", "EVALONCE_API_TOKENS=acme=evalonce_SECRET"}, []string{"EVALONCE_API_TOKENS"},
 		},
@@ -117,9 +117,10 @@ func TestSettings(t *testing.T) {
 			[]string{
 				"EVALONCE_DATABASE_URL=postgres://x", "EVALONCE_API_TOKENS=acme=" + strings.Repeat("0", 64), "EVALONCE_MAX_MESSAGE_BYTES=9000000",
 				"EVALONCE_REQUEST_RETENTION=1s", "EVALONCE_CALL_TIMEOUT=-1s", "EVALONCE_SHUTDOWN_GRACE=0s",
-				"EVALONCE_DATABASE_MAX_CONNECTIONS=0", "EVALONCE_MAX_SUBJECT_CHARACTERS=0",
+				"EVALONCE_DATABASE_MAX_CONNECTIONS=0", "EVALONCE_MAX_SUBJECT_CHARACTERS=0", "EVALONCE_JWT_ISSUER=x",
 			},
 			[]string{
+				"EVALONCE_TLS_CERT_FILE", "EVALONCE_JWT_JWKS_URL",
 				"EVALONCE_MAX_REQUEST_BYTES", "EVALONCE_REQUEST_RETENTION", "EVALONCE_CALL_TIMEOUT", "EVALONCE_SHUTDOWN_GRACE",
 				"EVALONCE_DATABASE_MAX_CONNECTIONS", "EVALONCE_MAX_SUBJECT_CHARACTERS",
 			},

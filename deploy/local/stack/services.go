@@ -40,7 +40,7 @@ func (s *Stack) startAPI(ctx context.Context, binary string, env []string) (*API
 	}
 	p, err := s.Start(ctx, Spec{
 		Name: s.name(binary), Binary: binary, Ready: "http://" + http + "/readyz",
-		Env: append([]string{s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http}, env...),
+		Env: append([]string{s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http, "EVALONCE_PLAINTEXT=true"}, env...),
 	})
 	if err != nil {
 		return nil, err

@@ -49,6 +49,7 @@ func start(t *testing.T) *adminAPI {
 		t.Fatal(err)
 	}
 	server, err := rpc.Listen(t.Context(), rpc.Options{
+		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
 		Register: func(r grpc.ServiceRegistrar) { api.Register(r, a.db) }, Gateways: api.Gateways(),
 		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: a.db.Ping,

@@ -79,6 +79,7 @@ func serve(t *testing.T, db *pgxpool.Pool) *ticketAPI {
 	submitter := submit.New(db, submit.Options{Retention: time.Hour})
 	service := api.New(submitter, ticketdb.New(db), api.Limits{SubjectCharacters: 1000, MessageBytes: 64 << 10})
 	server, err := rpc.Listen(t.Context(), rpc.Options{
+		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
 		Register:      func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, service) },
 		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},
