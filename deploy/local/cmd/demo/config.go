@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
 	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/process"
+	"github.com/evalonce/evalonce/pkg/ticketfile"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
 	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/process"
+	"github.com/evalonce/evalonce/pkg/ticketfile"
 )
 
 func TestParse(t *testing.T) {

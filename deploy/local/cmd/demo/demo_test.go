@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/evalonce/evalonce/deploy/local/internal/report"
-	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
 	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/pgtest"
+	"github.com/evalonce/evalonce/pkg/ticketfile"
 )
 
 const someTickets = `{"external_id": "1", "subject": "Invoice", "message": "My invoice is wrong, I was charged twice.", "department": "Billing"}

@@ -5,9 +5,9 @@ import (
 
 	"github.com/shopspring/decimal"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/ticketfile"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )
 

@@ -2,14 +2,15 @@ package ticketfile_test
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/evalonce/evalonce/deploy/local/internal/ticketfile"
-	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/ticketfile"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -146,40 +147,58 @@ func TestTruthsFoldsLetterCase(t *testing.T) {
 	}
 }
 
-// The demo shows what deduplication saves, and that the variants of one text that people really send are one text.
-func TestDemoTickets(t *testing.T) {
+// What is wrong with one row says nothing of the others.
+func TestReaderGoesOn(t *testing.T) {
 	t.Parallel()
-	f, err := ticketfile.Open(filepath.Join("..", "..", "tickets", "demo.jsonl"), ticketfile.TruthColumn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	asSent, distinct, ids := map[[2]string]bool{}, map[content.Hash]string{}, map[string]bool{}
-	for _, ticket := range f.Tickets {
-		text, err := content.Canonical(ticket.Subject, ticket.Message)
-		if err != nil {
-			t.Fatalf("line %d: %v", ticket.Line, err)
-		}
-		if truth, known := distinct[text.Hash()]; known && truth != ticket.Truth {
-			t.Errorf("line %d: %s, and %s for the same content", ticket.Line, ticket.Truth, truth)
-		}
-		distinct[text.Hash()] = ticket.Truth
-		asSent[[2]string{ticket.Subject, ticket.Message}] = true
-		if ids[ticket.ExternalID] {
-			t.Errorf("line %d: external id %s stands there twice", ticket.Line, ticket.ExternalID)
-		}
-		ids[ticket.ExternalID] = true
-		if ticket.Truth == "" {
-			t.Errorf("line %d: no department", ticket.Line)
-		}
-	}
-	share := 1 - float64(len(distinct))/float64(len(f.Tickets))
-	if len(f.Tickets) < 400 || share < 0.1 || share > 0.15 {
-		t.Errorf("%d tickets, %.1f %% of them duplicates", len(f.Tickets), 100*share)
-	}
-	if len(asSent) < len(distinct)+30 {
-		t.Errorf("%d texts as sent for %d contents: too few variants", len(asSent), len(distinct))
-	}
-	if got := len(f.Truths()); got != 6 {
-		t.Errorf("%d departments", got)
+	long := strings.Repeat("x", ticketfile.MaxRowBytes)
+	for _, test := range []struct {
+		name   string
+		format ticketfile.Format
+		text   string
+		want   []string // a row as line=message, an error as line!what
+	}{
+		{
+			"JSON Lines", ticketfile.JSONL,
+			"{\"message\":\"a\"}\n{\"message\":\n[]\n{\"message\":\"" + long + "\"}\n{\"subject\":\"s\"}\n{\"message\":\"\xff\"}\n{\"message\":true}",
+			[]string{"1=a", "2!not valid JSON", "3!not a JSON object", "4!longer than", `5!no "message"`, "6!UTF-8", "7=true"},
+		},
+		{
+			"CSV", ticketfile.CSV,
+			"subject,message\n1,a\n2\n3,b\"c\n4,\"d\ne\"\n5,\xff\n6,f\n",
+			[]string{"2=a", "3!wrong number of fields", "4!bare", "5=d\ne", "7!UTF-8", "8=f"},
+		},
+		{
+			"CSV without an end", ticketfile.CSV,
+			"message\na\n\"" + strings.Repeat("x\n", ticketfile.MaxRowBytes),
+			[]string{"2=a", "0!longer than"},
+		},
+		{"CSV without the column", ticketfile.CSV, "subject\na\n", []string{"1!no column"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			reader := ticketfile.NewReader(strings.NewReader(test.text), test.format, ticketfile.TicketColumns())
+			for _, want := range test.want {
+				row, err := reader.Next()
+				line, what, wrong := strings.Cut(want, "!")
+				if wrong {
+					at, _ := errors.AsType[*ticketfile.LineError](err)
+					if err == nil || !strings.Contains(err.Error(), what) || (line != "0" && (at == nil || fmt.Sprint(at.Line) != line)) {
+						t.Fatalf("got %v, want %s", err, want)
+					}
+					continue
+				}
+				if got := fmt.Sprintf("%d=%s", row.Line, row.Values["message"]); err != nil || got != want {
+					t.Fatalf("got %s, %v, want %s", got, err, want)
+				}
+			}
+			_, err := reader.Next()
+			last := test.want[len(test.want)-1]
+			if final := strings.Contains(last, "longer") || strings.Contains(last, "no column"); final == errors.Is(err, io.EOF) {
+				t.Errorf("the end is %v", err)
+			}
+			if errors.Is(err, io.EOF) && reader.Offset() != int64(len(test.text)) {
+				t.Errorf("read %d bytes of %d", reader.Offset(), len(test.text))
+			}
+		})
 	}
 }
