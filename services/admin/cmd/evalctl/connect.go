@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,38 @@ import (
 type settings struct {
 	Address string `env:"EVALONCE_ADMIN_ADDRESS" envDefault:"localhost:8084" help:"host:port of the admin service's gRPC"`
 	Token   string `env:"EVALONCE_ADMIN_TOKEN" secret:"true" help:"API token"`
+	TLS     clientTLS
+}
+
+// clientTLS is what a connection is protected with, beside the system's certificates.
+type clientTLS struct {
+	CAFile   string `env:"EVALONCE_TLS_CA_FILE" help:"authorities that the server's certificate may be of, as PEM; empty is the system's"`
+	CertFile string `env:"EVALONCE_TLS_CERT_FILE" help:"client certificate, as PEM"`
+	KeyFile  string `env:"EVALONCE_TLS_KEY_FILE" help:"its private key, as PEM"`
+}
+
+func (t clientTLS) given() bool { return t != clientTLS{} }
+
+func (t clientTLS) config() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		authorities, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read EVALONCE_TLS_CA_FILE: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(authorities) {
+			return nil, fmt.Errorf("read EVALONCE_TLS_CA_FILE: there is no certificate in %s", t.CAFile)
+		}
+	}
+	if t.CertFile != "" || t.KeyFile != "" {
+		certificate, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read EVALONCE_TLS_CERT_FILE and EVALONCE_TLS_KEY_FILE: %w", err)
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
 }
 
 // maxResponse is room for a long list of long prompts.
@@ -31,22 +64,27 @@ const maxResponse = 256 << 20
 
 // connect prepares a connection; nothing is sent before the first call.
 func (c *cli) connect() (*grpc.ClientConn, error) {
-	address, token, err := c.settings()
+	s, err := c.settings()
 	if err != nil {
 		return nil, usageError{err}
 	}
+	address := s.Address
 	host, err := hostOf(address)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	transport := credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
-	plaintext := c.flags.insecure || loopback(host)
-	if plaintext {
-		transport = insecure.NewCredentials()
+	transport := insecure.NewCredentials()
+	plaintext := c.flags.insecure || loopback(host) && !s.TLS.given()
+	if !plaintext {
+		config, err := s.TLS.config()
+		if err != nil {
+			return nil, usageError{err}
+		}
+		transport = credentials.NewTLS(config)
 	}
 	conn, err := grpc.NewClient("dns:///"+address,
 		grpc.WithTransportCredentials(transport),
-		grpc.WithPerRPCCredentials(bearer{token: token, plaintext: plaintext}),
+		grpc.WithPerRPCCredentials(bearer{token: s.Token, plaintext: plaintext}),
 		grpc.WithUnaryInterceptor(c.call(address)),
 		grpc.WithDisableServiceConfig(), // a name's TXT record has no say in how calls are made
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
@@ -58,10 +96,10 @@ func (c *cli) connect() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func (c *cli) settings() (address, token string, err error) {
+func (c *cli) settings() (settings, error) {
 	s, err := config.Load[settings](c.environ, nil, io.Discard)
 	if err != nil {
-		return "", "", err
+		return settings{}, err
 	}
 	if c.flags.address != "" {
 		s.Address = c.flags.address
@@ -69,17 +107,17 @@ func (c *cli) settings() (address, token string, err error) {
 	if c.flags.tokenFile != "" {
 		b, err := os.ReadFile(c.flags.tokenFile)
 		if err != nil {
-			return "", "", fmt.Errorf("read the token: %w", err)
+			return settings{}, fmt.Errorf("read the token: %w", err)
 		}
 		s.Token = strings.TrimRight(string(b), "\r\n")
 	}
-	if s.Token == "" {
-		return "", "", errors.New("no token: set EVALONCE_ADMIN_TOKEN, or name a file that holds it by --token-file")
+	if s.Token == "" && s.TLS.CertFile == "" {
+		return settings{}, errors.New("no token: set EVALONCE_ADMIN_TOKEN, or name a file that holds it by --token-file")
 	}
 	if strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", "", errors.New("the token holds characters that no token has: is it the right file?")
+		return settings{}, errors.New("the token holds characters that no token has: is it the right file?")
 	}
-	return s.Address, s.Token, nil
+	return s, nil
 }
 
 func hostOf(address string) (string, error) {
@@ -106,6 +144,9 @@ type bearer struct {
 }
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if b.token == "" {
+		return nil, nil // the certificate says who calls
+	}
 	return map[string]string{"authorization": "Bearer " + b.token}, nil
 }
 

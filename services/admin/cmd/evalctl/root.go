@@ -43,7 +43,10 @@ It finds the service and its token in the environment:
   EVALONCE_ADMIN_TOKEN_FILE  a file that holds it
 
 The connection is encrypted, with the system's certificates, unless the service
-is on this machine.
+is on this machine. Where it has its own, or knows its callers by theirs:
+  EVALONCE_TLS_CA_FILE       the authorities of the service's certificate
+  EVALONCE_TLS_CERT_FILE     the caller's certificate; it needs no token, and
+  EVALONCE_TLS_KEY_FILE      its private key
 
 Exit codes:
   0    done
