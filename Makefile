@@ -124,6 +124,12 @@ scenario: build ## Play a month against three designs, and compare them. SEED=N 
 	@[[ -n $${EVALONCE_DATABASE_URL:-} ]] || .ci/require postgres
 	$(BUILD)/bin/scenario $(if $(SEED),--seed="$$SEED") $(if $(TICKETS),--tickets="$$TICKETS")
 
+.PHONY: bench
+bench: build ## Measure against peers and limits. BENCH=drain,create SCALE=0.01 ROUNDS=N STRICT=1. 25 minutes in full.
+	@.ci/require postgres
+	$(BUILD)/bin/bench $(if $(BENCH),--rows="$$BENCH") $(if $(SCALE),--scale="$$SCALE") $(if $(ROUNDS),--rounds="$$ROUNDS") \
+		$(if $(STRICT),--strict)
+
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
 	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules -exec rm -rf {} +; fi

@@ -111,7 +111,8 @@ func (s *Stack) StartPostgres(ctx context.Context) (dir string, err error) {
 	return dir, err
 }
 
-// StartServer is StartPostgres with settings of postgresql.conf, in a directory of the given name.
+// StartServer is StartPostgres with settings of postgresql.conf, in a directory of the given name. Commits are durable
+// unless the settings say fsync=off.
 func (s *Stack) StartServer(ctx context.Context, name string, settings map[string]string) (server *pgtest.Server, dir string, err error) {
 	dir = filepath.Join(s.opts.Dir, name)
 	if !reachable(s.opts.Dir) {
@@ -120,7 +121,7 @@ func (s *Stack) StartServer(ctx context.Context, name string, settings map[strin
 		}
 		s.cleanup(func(context.Context) error { return os.RemoveAll(dir) })
 	}
-	server, err = pgtest.Start(ctx, pgtest.Options{Dir: dir, Fsync: true, Settings: settings})
+	server, err = pgtest.Start(ctx, pgtest.Options{Dir: dir, Fsync: settings["fsync"] != "off", Settings: settings})
 	if err != nil {
 		return nil, "", err
 	}
