@@ -25,7 +25,10 @@ SELECT id FROM evaluator_version WHERE digest = @digest;
 SELECT v.*, extract(epoch FROM v.max_age)::float8 AS max_age_seconds,
        (v.id IS NOT DISTINCT FROM a.version_id)::boolean AS active
 FROM evaluator_version v LEFT JOIN active_version a ON true
-ORDER BY v.created_at DESC, v.id;
+LEFT JOIN evaluator_version p ON p.id = @after
+WHERE p.id IS NULL OR v.created_at < p.created_at OR v.created_at = p.created_at AND v.id > p.id
+ORDER BY v.created_at DESC, v.id
+LIMIT @most;
 
 -- name: ActiveVersion :one
 SELECT v.id, v.digest, v.route
@@ -44,3 +47,25 @@ ON CONFLICT (singleton) DO UPDATE SET version_id = EXCLUDED.version_id, promoted
 
 -- name: RecordPromotion :exec
 INSERT INTO version_promotion (version_id, replaced, promoted_by) VALUES (@version_id, sqlc.narg(replaced), @promoted_by);
+
+-- name: LastPromotion :one
+SELECT version_id, replaced FROM version_promotion ORDER BY id DESC LIMIT 1;
+
+-- name: ListPromotions :many
+SELECT * FROM version_promotion WHERE @below::bigint = 0 OR id < @below ORDER BY id DESC LIMIT @most;
+
+-- name: Coverage :one
+-- The identifiers of tickets are in the order of time. Each content's key is looked up by itself.
+WITH recent AS MATERIALIZED (
+  SELECT content_hash FROM ticket
+  WHERE created_at >= now() - make_interval(secs => @window_seconds::float8)
+  ORDER BY id DESC
+  LIMIT @most
+), content AS MATERIALIZED (
+  SELECT DISTINCT content_hash FROM recent
+)
+SELECT (SELECT count(*) FROM recent)::bigint AS tickets,
+       count(*)::bigint AS contents,
+       count(*) FILTER (WHERE EXISTS (
+         SELECT FROM evaluation_result r WHERE r.idempotency_key = evaluation_key(c.content_hash, @digest::bytea)))::bigint AS answered
+FROM content c;

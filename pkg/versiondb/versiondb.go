@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,12 +22,16 @@ var (
 	ErrNotFound = errors.New("no such version")
 	// ErrNoActive is returned when no version has been promoted yet.
 	ErrNoActive = errors.New("no version is active: register one and promote it")
+	// ErrNothingReplaced is returned by a rollback when the last promotion has replaced no version.
+	ErrNothingReplaced = errors.New("no version has been replaced yet")
 )
 
 // ConflictError is returned when a version cannot be registered because of one that is there already.
 type ConflictError struct {
 	ID       string // the version asked for
 	Existing string // the version in its way: the same id with another content, or another id with the same digest
+	// Differences are those from the existing version to the one asked for, when they have the same id.
+	Differences []evaluation.Difference
 }
 
 func (e *ConflictError) Error() string {
@@ -103,8 +106,8 @@ func Register(ctx context.Context, tx pgx.Tx, v evaluation.Version, by string) (
 	if err != nil {
 		return false, err
 	}
-	if !equal(stored.Version, v) {
-		return false, &ConflictError{ID: v.ID, Existing: v.ID}
+	if differences := evaluation.Diff(stored.Version, v); len(differences) > 0 {
+		return false, &ConflictError{ID: v.ID, Existing: v.ID, Differences: differences}
 	}
 	return false, nil
 }
@@ -121,9 +124,9 @@ func Get(ctx context.Context, db versiondbsql.DBTX, id string) (Stored, error) {
 	return stored(versiondbsql.ListVersionsRow(row))
 }
 
-// List returns all versions, the newest first.
-func List(ctx context.Context, db versiondbsql.DBTX) ([]Stored, error) {
-	rows, err := versiondbsql.New(db).ListVersions(ctx)
+// List returns up to most versions, the newest first, from the one that follows the id after, or from the first.
+func List(ctx context.Context, db versiondbsql.DBTX, after string, most int) ([]Stored, error) {
+	rows, err := versiondbsql.New(db).ListVersions(ctx, versiondbsql.ListVersionsParams{After: after, Most: int32(most)})
 	if err != nil {
 		return nil, fmt.Errorf("list versions: %w", err)
 	}
@@ -146,61 +149,6 @@ func GetActive(ctx context.Context, db versiondbsql.DBTX) (Active, error) {
 		return Active{}, fmt.Errorf("get the active version: %w", err)
 	}
 	return Active{ID: row.ID, Digest: [32]byte(row.Digest), Route: row.Route}, nil
-}
-
-// LockActive returns the id of the active version, "" if there is none, and keeps others from promoting until the
-// transaction ends.
-func LockActive(ctx context.Context, tx pgx.Tx) (string, error) {
-	q := versiondbsql.New(tx)
-	if err := q.LockPromotions(ctx); err != nil {
-		return "", fmt.Errorf("wait for other promotions: %w", err)
-	}
-	active, err := q.LockActiveVersion(ctx)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return "", fmt.Errorf("lock the active version: %w", err)
-	}
-	return active, nil
-}
-
-// Promote makes a version the active one and records it. With a non-empty expected id it is a compare-and-set:
-// a *ActiveChangedError says that another version is active. Promoting the active version changes nothing.
-func Promote(ctx context.Context, tx pgx.Tx, id, expected, by string) error {
-	if _, err := Get(ctx, tx, id); err != nil {
-		return err
-	}
-	active, err := LockActive(ctx, tx)
-	if err != nil {
-		return err
-	}
-	if expected != "" && expected != active {
-		return &ActiveChangedError{Expected: expected, Active: active}
-	}
-	if active == id {
-		return nil
-	}
-	q := versiondbsql.New(tx)
-	if err := q.SetActiveVersion(ctx, versiondbsql.SetActiveVersionParams{VersionID: id, PromotedBy: by}); err != nil {
-		return fmt.Errorf("promote version %s: %w", id, err)
-	}
-	var replaced *string
-	if active != "" {
-		replaced = &active
-	}
-	if err := q.RecordPromotion(ctx, versiondbsql.RecordPromotionParams{VersionID: id, Replaced: replaced, PromotedBy: by}); err != nil {
-		return fmt.Errorf("record the promotion of version %s: %w", id, err)
-	}
-	return nil
-}
-
-// equal compares versions field by field, and prices by value: 0.5 is 0.50.
-func equal(a, b evaluation.Version) bool {
-	if !a.Prices.InputUSDPerMTok.Equal(b.Prices.InputUSDPerMTok) ||
-		!a.Prices.CachedInputUSDPerMTok.Equal(b.Prices.CachedInputUSDPerMTok) ||
-		!a.Prices.OutputUSDPerMTok.Equal(b.Prices.OutputUSDPerMTok) {
-		return false
-	}
-	a.Prices, b.Prices = evaluation.Prices{}, evaluation.Prices{}
-	return reflect.DeepEqual(a, b)
 }
 
 func stored(row versiondbsql.ListVersionsRow) (Stored, error) {

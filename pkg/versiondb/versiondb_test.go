@@ -107,7 +107,7 @@ func TestVersions(t *testing.T) {
 	if err := db.QueryRow(ctx, "SELECT count(*) FROM version_promotion").Scan(&promotions); err != nil || promotions != 2 {
 		t.Errorf("%d promotions on record, %v, want 2", promotions, err)
 	}
-	all, err := versiondb.List(ctx, db)
+	all, err := versiondb.List(ctx, db, "", 10)
 	if err != nil || len(all) != 2 || !all[0].Active || all[0].ID != "v2" || all[1].Active {
 		t.Errorf("listed %+v, %v", all, err)
 	}

@@ -3,6 +3,7 @@ module github.com/evalonce/evalonce/services/admin
 go 1.26.0
 
 require (
+	github.com/aymanbagabas/go-udiff v0.4.2
 	github.com/evalonce/evalonce/pkg v0.0.0
 	github.com/evalonce/evalonce/proto v0.0.0
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.33.0

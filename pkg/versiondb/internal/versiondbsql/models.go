@@ -3,3 +3,15 @@
 //   sqlc v1.31.1
 
 package versiondbsql
+
+import (
+	"time"
+)
+
+type VersionPromotion struct {
+	ID         int64
+	VersionID  string
+	Replaced   *string
+	PromotedBy string
+	PromotedAt time.Time
+}

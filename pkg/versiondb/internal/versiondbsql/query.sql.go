@@ -31,6 +31,42 @@ func (q *Queries) ActiveVersion(ctx context.Context) (ActiveVersionRow, error) {
 	return i, err
 }
 
+const coverage = `-- name: Coverage :one
+WITH recent AS MATERIALIZED (
+  SELECT content_hash FROM ticket
+  WHERE created_at >= now() - make_interval(secs => $2::float8)
+  ORDER BY id DESC
+  LIMIT $3
+), content AS MATERIALIZED (
+  SELECT DISTINCT content_hash FROM recent
+)
+SELECT (SELECT count(*) FROM recent)::bigint AS tickets,
+       count(*)::bigint AS contents,
+       count(*) FILTER (WHERE EXISTS (
+         SELECT FROM evaluation_result r WHERE r.idempotency_key = evaluation_key(c.content_hash, $1::bytea)))::bigint AS answered
+FROM content c
+`
+
+type CoverageParams struct {
+	Digest        []byte
+	WindowSeconds float64
+	Most          int32
+}
+
+type CoverageRow struct {
+	Tickets  int64
+	Contents int64
+	Answered int64
+}
+
+// The identifiers of tickets are in the order of time. Each content's key is looked up by itself.
+func (q *Queries) Coverage(ctx context.Context, arg CoverageParams) (CoverageRow, error) {
+	row := q.db.QueryRow(ctx, coverage, arg.Digest, arg.WindowSeconds, arg.Most)
+	var i CoverageRow
+	err := row.Scan(&i.Tickets, &i.Contents, &i.Answered)
+	return i, err
+}
+
 const ensureRoute = `-- name: EnsureRoute :exec
 INSERT INTO provider_route (name) VALUES ($1) ON CONFLICT DO NOTHING
 `
@@ -175,12 +211,71 @@ func (q *Queries) InsertVersion(ctx context.Context, arg InsertVersionParams) (i
 	return result.RowsAffected(), nil
 }
 
+const lastPromotion = `-- name: LastPromotion :one
+SELECT version_id, replaced FROM version_promotion ORDER BY id DESC LIMIT 1
+`
+
+type LastPromotionRow struct {
+	VersionID string
+	Replaced  *string
+}
+
+func (q *Queries) LastPromotion(ctx context.Context) (LastPromotionRow, error) {
+	row := q.db.QueryRow(ctx, lastPromotion)
+	var i LastPromotionRow
+	err := row.Scan(&i.VersionID, &i.Replaced)
+	return i, err
+}
+
+const listPromotions = `-- name: ListPromotions :many
+SELECT id, version_id, replaced, promoted_by, promoted_at FROM version_promotion WHERE $1::bigint = 0 OR id < $1 ORDER BY id DESC LIMIT $2
+`
+
+type ListPromotionsParams struct {
+	Below int64
+	Most  int32
+}
+
+func (q *Queries) ListPromotions(ctx context.Context, arg ListPromotionsParams) ([]VersionPromotion, error) {
+	rows, err := q.db.Query(ctx, listPromotions, arg.Below, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VersionPromotion
+	for rows.Next() {
+		var i VersionPromotion
+		if err := rows.Scan(
+			&i.ID,
+			&i.VersionID,
+			&i.Replaced,
+			&i.PromotedBy,
+			&i.PromotedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listVersions = `-- name: ListVersions :many
 SELECT v.id, v.prompt_version, v.provider, v.model, v.effort, v.prompt, v.departments, v.max_output_tokens, v.answer_schema, v.digest, v.route, v.input_usd_per_mtok, v.cached_input_usd_per_mtok, v.output_usd_per_mtok, v.max_attempts, v.unknown_policy, v.max_unknown_calls, v.max_age, v.created_by, v.created_at, extract(epoch FROM v.max_age)::float8 AS max_age_seconds,
        (v.id IS NOT DISTINCT FROM a.version_id)::boolean AS active
 FROM evaluator_version v LEFT JOIN active_version a ON true
+LEFT JOIN evaluator_version p ON p.id = $1
+WHERE p.id IS NULL OR v.created_at < p.created_at OR v.created_at = p.created_at AND v.id > p.id
 ORDER BY v.created_at DESC, v.id
+LIMIT $2
 `
+
+type ListVersionsParams struct {
+	After string
+	Most  int32
+}
 
 type ListVersionsRow struct {
 	ID                    string
@@ -207,8 +302,8 @@ type ListVersionsRow struct {
 	Active                bool
 }
 
-func (q *Queries) ListVersions(ctx context.Context) ([]ListVersionsRow, error) {
-	rows, err := q.db.Query(ctx, listVersions)
+func (q *Queries) ListVersions(ctx context.Context, arg ListVersionsParams) ([]ListVersionsRow, error) {
+	rows, err := q.db.Query(ctx, listVersions, arg.After, arg.Most)
 	if err != nil {
 		return nil, err
 	}

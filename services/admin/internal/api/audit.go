@@ -40,17 +40,10 @@ func (s *Audit) ListAuditEntries(ctx context.Context, r *adminv1.ListAuditEntrie
 	to, wrong := timeFrom("end_time", r.GetEndTime())
 	violations = append(violations, wrong...)
 	parts := []string{r.GetTargetPrefix(), r.GetPrincipal(), r.GetMethod(), from.String(), to.String()}
-	after, most, wrong := pageOf(r, parts...)
+	below, most, wrong := numberedPageOf(r, parts...)
 	violations = append(violations, wrong...)
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
-	}
-	var below int64
-	if after != "" {
-		var err error
-		if below, err = strconv.ParseInt(after, 10, 64); err != nil {
-			return nil, fmt.Errorf("read a page token of ours: %w", err)
-		}
 	}
 	entries, err := auditdb.List(ctx, s.db, auditdb.Filter{
 		TargetPrefix: r.GetTargetPrefix(), Principal: r.GetPrincipal(), Method: r.GetMethod(), From: from, To: to,

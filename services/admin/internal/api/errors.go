@@ -3,7 +3,9 @@ package api
 import (
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/aymanbagabas/go-udiff"
 	"google.golang.org/grpc/codes"
 
 	"github.com/evalonce/evalonce/pkg/auditdb"
@@ -16,6 +18,8 @@ const (
 	reasonVersionNotFound      = "VERSION_NOT_FOUND"
 	reasonVersionExists        = "VERSION_EXISTS"
 	reasonActiveVersionChanged = "ACTIVE_VERSION_CHANGED"
+	reasonCoverageTooLow       = "COVERAGE_TOO_LOW"
+	reasonNothingToRollBackTo  = "NOTHING_TO_ROLL_BACK_TO"
 	reasonSampleNotFound       = "SAMPLE_NOT_FOUND"
 	reasonSampleExists         = "SAMPLE_EXISTS"
 )
@@ -29,12 +33,13 @@ func Errors(err error) *rpc.Error {
 	case errors.Is(err, versiondb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: "there is no such version", Cause: err}
 	case errors.As(err, &conflict):
-		return &rpc.Error{
-			Code: codes.AlreadyExists, Reason: reasonVersionExists, Message: conflict.Error(), Cause: err,
-			Metadata: map[string]string{"existingId": conflict.Existing},
-		}
+		return versionExists(conflict)
 	case errors.As(err, &changed):
 		return activeChanged(changed)
+	case errors.Is(err, versiondb.ErrNothingReplaced):
+		return &rpc.Error{
+			Code: codes.FailedPrecondition, Reason: reasonNothingToRollBackTo, Cause: err, Message: "no version has been replaced yet: there is none to roll back to",
+		}
 	case errors.Is(err, comparison.ErrSampleNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonSampleNotFound, Message: "there is no such sample", Cause: err}
 	case errors.As(err, &sampleExists):
@@ -47,6 +52,39 @@ func Errors(err error) *rpc.Error {
 	default:
 		return nil
 	}
+}
+
+// versionExists says what differs from the version that is stored, field by field.
+func versionExists(conflict *versiondb.ConflictError) *rpc.Error {
+	e := &rpc.Error{
+		Code: codes.AlreadyExists, Reason: reasonVersionExists, Message: conflict.Error(), Cause: conflict,
+		Metadata: map[string]string{"existingId": conflict.Existing},
+	}
+	for _, d := range conflict.Differences {
+		e.Violations = append(e.Violations, rpc.Violation{
+			Field: "version." + d.Field, Reason: "DIFFERS", Description: differs(d.Old, d.New, d.Lines),
+		})
+	}
+	return e
+}
+
+// maxShown bounds, in bytes, what is told of one field: an error travels in a header.
+const maxShown = 300
+
+// differs says what is stored and what was sent.
+func differs(stored, sent string, lines bool) string {
+	if lines {
+		return "differs:\n" + shortened(udiff.Unified("stored", "sent", stored, sent), 2*maxShown)
+	}
+	return fmt.Sprintf("is stored as %q, not %q", shortened(stored, maxShown/2), shortened(sent, maxShown/2))
+}
+
+// shortened is a text of at most so many bytes.
+func shortened(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 func activeChanged(changed *versiondb.ActiveChangedError) *rpc.Error {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -47,11 +48,26 @@ func pageOf(r paged, filter ...string) (after string, most int, violations []rpc
 	token, err := base64.RawURLEncoding.Strict().DecodeString(r.GetPageToken())
 	head := pageHead(r, filter)
 	if err != nil || len(token) <= len(head) || !bytes.HasPrefix(token, head) {
-		return "", most, append(violations, rpc.Violation{
-			Field: "page_token", Reason: "MALFORMED", Description: "must be the next_page_token of a page with the same filter",
-		})
+		return "", most, append(violations, foreignToken())
 	}
 	return string(token[len(head):]), most, violations
+}
+
+func foreignToken() rpc.Violation {
+	return rpc.Violation{Field: "page_token", Reason: "MALFORMED", Description: "must be the next_page_token of a page with the same filter"}
+}
+
+// numberedPageOf is pageOf for lists whose positions are numbers; 0 stands for the first page.
+func numberedPageOf(r paged, filter ...string) (after int64, most int, violations []rpc.Violation) {
+	position, most, violations := pageOf(r, filter...)
+	if position == "" {
+		return 0, most, violations
+	}
+	after, err := strconv.ParseInt(position, 10, 64)
+	if err != nil {
+		violations = append(violations, foreignToken())
+	}
+	return after, most, violations
 }
 
 // nextPage is the token of the page that begins after a position.

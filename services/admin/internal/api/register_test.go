@@ -169,28 +169,37 @@ func TestAVersionNeverChanges(t *testing.T) {
 	a := start(t)
 	first := a.mustRegister("v1")
 	before := a.rows()
-	for name, change := range map[string]func(*adminv1.Version){
-		"an edited prompt":        func(v *adminv1.Version) { v.Prompt += " " },
-		"another model":           func(v *adminv1.Version) { v.Model = "other" },
-		"another effort":          func(v *adminv1.Version) { v.Effort = "" },
-		"departments turned":      func(v *adminv1.Version) { v.Departments[0], v.Departments[1] = v.Departments[1], v.Departments[0] },
-		"another description":     func(v *adminv1.Version) { v.Departments[1].Description = "faults" },
-		"another output limit":    func(v *adminv1.Version) { v.MaxOutputTokens++ },
-		"another name of it":      func(v *adminv1.Version) { v.PromptVersion = "triage-2" },
-		"another, new route":      func(v *adminv1.Version) { v.Route = "other" },
-		"another price":           func(v *adminv1.Version) { v.Prices.OutputUsdPerMtok = "2.5" },
-		"a price left out":        func(v *adminv1.Version) { v.Prices = nil },
-		"more attempts":           func(v *adminv1.Version) { v.MaxAttempts++ },
-		"another unknown policy":  func(v *adminv1.Version) { v.UnknownPolicy = "resend" },
-		"no unknown calls":        func(v *adminv1.Version) { v.MaxUnknownCalls = proto.Int32(0) },
-		"another age":             func(v *adminv1.Version) { v.MaxAge = durationpb.New(time.Hour) },
-		"a default in its place":  func(v *adminv1.Version) { v.MaxUnknownCalls = nil },
-		"a department more":       func(v *adminv1.Version) { v.Departments = append(v.Departments, &adminv1.Department{Name: "sales"}) },
-		"a department in capital": func(v *adminv1.Version) { v.Departments[0].Name = "Billing" },
+	for name, c := range map[string]struct {
+		change      func(*adminv1.Version)
+		field, told string
+	}{
+		"an edited prompt":        {func(v *adminv1.Version) { v.Prompt += " " }, "prompt", "-Sort v1\n"},
+		"another model":           {func(v *adminv1.Version) { v.Model = "other" }, "model", "is stored as \"model\", not \"other\""},
+		"another effort":          {func(v *adminv1.Version) { v.Effort = "" }, "effort", "\"low\", not \"\""},
+		"departments turned":      {func(v *adminv1.Version) { v.Departments[0], v.Departments[1] = v.Departments[1], v.Departments[0] }, "departments", "+\"technical\": \"\""},
+		"another description":     {func(v *adminv1.Version) { v.Departments[1].Description = "faults" }, "departments", "faults"},
+		"another output limit":    {func(v *adminv1.Version) { v.MaxOutputTokens++ }, "max_output_tokens", "\"100\", not \"101\""},
+		"another name of it":      {func(v *adminv1.Version) { v.PromptVersion = "triage-2" }, "prompt_version", "triage-2"},
+		"another, new route":      {func(v *adminv1.Version) { v.Route = "other" }, "route", "other"},
+		"another price":           {func(v *adminv1.Version) { v.Prices.OutputUsdPerMtok = "2.5" }, "prices.output_usd_per_mtok", "\"2\", not \"2.5\""},
+		"a price left out":        {func(v *adminv1.Version) { v.Prices = nil }, "prices.output_usd_per_mtok", "\"2\", not \"0\""},
+		"more attempts":           {func(v *adminv1.Version) { v.MaxAttempts++ }, "max_attempts", "\"6\""},
+		"another unknown policy":  {func(v *adminv1.Version) { v.UnknownPolicy = "resend" }, "unknown_policy", "resend"},
+		"no unknown calls":        {func(v *adminv1.Version) { v.MaxUnknownCalls = proto.Int32(0) }, "max_unknown_calls", "\"0\""},
+		"another age":             {func(v *adminv1.Version) { v.MaxAge = durationpb.New(time.Hour) }, "max_age", "\"24h0m0s\", not \"1h0m0s\""},
+		"a default in its place":  {func(v *adminv1.Version) { v.MaxUnknownCalls = nil }, "max_unknown_calls", "\"2\""},
+		"a department more":       {func(v *adminv1.Version) { v.Departments = append(v.Departments, &adminv1.Department{Name: "sales"}) }, "departments", "+\"sales\""},
+		"a department in capital": {func(v *adminv1.Version) { v.Departments[0].Name = "Billing" }, "departments", "+\"Billing\""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := a.register(changed(version("v1"), change))
-			p := wantProblem(t, err, codes.AlreadyExists, "VERSION_EXISTS")
+			_, _, err := a.register(changed(version("v1"), c.change))
+			p := problemOf(statusOf(err))
+			if p.code != codes.AlreadyExists || p.reason != "VERSION_EXISTS" {
+				t.Fatalf("%v", err)
+			}
+			if told := p.fields["version."+c.field]; !strings.Contains(told, c.told) || name != "a price left out" && len(p.fields) != 1 {
+				t.Errorf("told %q of %s; want %q and nothing else", p.fields, c.field, c.told)
+			}
 			if p.metadata["existingId"] != "v1" || !strings.Contains(err.Error(), "choose a new id") {
 				t.Errorf("%v %v", err, p.metadata)
 			}

@@ -3,11 +3,14 @@ package api
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
+	"github.com/aymanbagabas/go-udiff"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
@@ -72,62 +75,53 @@ func (s *Versions) GetVersion(ctx context.Context, r *adminv1.GetVersionRequest)
 	return versionOf(stored), nil
 }
 
-// ListVersions returns all versions, the newest first.
-func (s *Versions) ListVersions(ctx context.Context, _ *adminv1.ListVersionsRequest) (*adminv1.ListVersionsResponse, error) {
-	all, err := versiondb.List(ctx, s.db)
+// ListVersions returns versions, the newest first.
+func (s *Versions) ListVersions(ctx context.Context, r *adminv1.ListVersionsRequest) (*adminv1.ListVersionsResponse, error) {
+	after, most, violations := pageOf(r)
+	if len(violations) > 0 {
+		return nil, rpc.InvalidFields(violations...)
+	}
+	versions, err := versiondb.List(ctx, s.db, after, most+1)
 	if err != nil {
 		return nil, err
 	}
-	response := &adminv1.ListVersionsResponse{Versions: make([]*adminv1.Version, len(all))}
-	for i, stored := range all {
-		response.Versions[i] = versionOf(stored)
+	active, err := versiondb.GetActive(ctx, s.db)
+	if err != nil && !errors.Is(err, versiondb.ErrNoActive) {
+		return nil, err
+	}
+	response := &adminv1.ListVersionsResponse{ActiveId: active.ID}
+	if len(versions) > most {
+		versions = versions[:most]
+		response.NextPageToken = nextPage(r, versions[most-1].ID)
+	}
+	for _, stored := range versions {
+		response.Versions = append(response.Versions, versionOf(stored))
 	}
 	return response, nil
 }
 
-// PromoteVersion makes a version the active one, if the one that the caller expects is active until then.
-func (s *Versions) PromoteVersion(ctx context.Context, r *adminv1.PromoteVersionRequest) (*adminv1.PromoteVersionResponse, error) {
-	by, err := callerOf(ctx)
+// DiffVersions tells what changes from one version to another.
+func (s *Versions) DiffVersions(ctx context.Context, r *adminv1.DiffVersionsRequest) (*adminv1.DiffVersionsResponse, error) {
+	if violations := append(checkID("id", r.GetId()), checkID("other_id", r.GetOtherId())...); len(violations) > 0 {
+		return nil, rpc.InvalidFields(violations...)
+	}
+	before, err := versiondb.Get(ctx, s.db, r.GetId())
 	if err != nil {
 		return nil, err
 	}
-	violations := checkID("id", r.GetId())
-	if r.GetExpectedActiveId() != "" {
-		violations = append(violations, checkID("expected_active_id", r.GetExpectedActiveId())...)
-	}
-	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
-		return nil, rpc.InvalidFields(violations...)
-	}
-	return change(ctx, s.db, "VersionService.PromoteVersion", r, func(ctx context.Context, tx pgx.Tx) (*adminv1.PromoteVersionResponse, effect, error) {
-		active, err := versiondb.LockActive(ctx, tx)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		if err := versiondb.Promote(ctx, tx, r.GetId(), r.GetExpectedActiveId(), by); err != nil {
-			return nil, effect{}, err
-		}
-		return promoted(ctx, tx, r.GetId(), active)
-	})
-}
-
-// activeVersion is what the record says of what is active.
-type activeVersion struct {
-	VersionID string `json:"version_id"`
-}
-
-// promoted is the response to a promotion, and what it did.
-func promoted(ctx context.Context, tx pgx.Tx, id, before string) (*adminv1.PromoteVersionResponse, effect, error) {
-	stored, err := versiondb.Get(ctx, tx, id)
+	after, err := versiondb.Get(ctx, s.db, r.GetOtherId())
 	if err != nil {
-		return nil, effect{}, err
+		return nil, err
 	}
-	response := &adminv1.PromoteVersionResponse{Version: versionOf(stored)}
-	did := effect{target: "activeVersion", after: activeVersion{id}}
-	if before != "" {
-		did.before = activeVersion{before}
+	response := &adminv1.DiffVersionsResponse{}
+	for _, d := range evaluation.Diff(before.Version, after.Version) {
+		shown := &adminv1.FieldDifference{Field: d.Field, AffectsAnswers: d.AffectsAnswers}
+		if d.Lines {
+			shown.UnifiedDiff = udiff.Unified(before.ID, after.ID, d.Old, d.New)
+		} else {
+			shown.OldValue, shown.NewValue = d.Old, d.New
+		}
+		response.Differences = append(response.Differences, shown)
 	}
-	if before != id {
-		response.ReplacedId = before
-	}
-	return response, did, nil
+	return response, nil
 }
