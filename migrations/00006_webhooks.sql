@@ -34,6 +34,7 @@ CREATE TABLE webhook_secret (
   endpoint_id uuid NOT NULL REFERENCES webhook_endpoint (id) ON DELETE CASCADE,
   sealed      bytea NOT NULL,
   request_id  text NOT NULL DEFAULT '',
+  grace       interval NOT NULL DEFAULT '0', -- that the ones before it were given
   created_at  timestamptz NOT NULL DEFAULT now(),
   expires_at  timestamptz -- NULL for the newest
 );
@@ -43,12 +44,13 @@ CREATE UNIQUE INDEX webhook_secret_request ON webhook_secret (endpoint_id, reque
 
 -- One event of one ticket for one endpoint, written in the transaction that made the event true. The row stays when it
 -- is delivered: it is what keeps an endpoint from being told twice, and what a ticket's next sequence number follows.
+-- It carries no foreign keys: their checks would lock one and the same endpoint for every row of every batch.
 --
 -- occasion is 0, or the promotion that made an answer the ticket's once more: a version can be promoted, replaced and
 -- promoted again.
 CREATE TABLE webhook_delivery (
   id              uuid PRIMARY KEY DEFAULT uuid_v7(), -- the webhook-id
-  endpoint_id     uuid NOT NULL REFERENCES webhook_endpoint (id),
+  endpoint_id     uuid NOT NULL,
   event           text NOT NULL CHECK (event IN
                     ('evaluation.succeeded', 'evaluation.dead_letter', 'evaluation.superseded', 'endpoint.test')),
   ticket_id       uuid,

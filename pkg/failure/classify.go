@@ -25,7 +25,7 @@ type Exchange struct {
 // understands the error bodies of OpenAI, of Anthropic and of those who speak their protocols, and is not thrown by
 // any others.
 func Classify(x Exchange) *Failure {
-	wait := retryAfter(x.Header, x.Now)
+	wait := RetryAfter(x.Header, x.Now)
 	var reason Reason
 	var detail string
 	switch {

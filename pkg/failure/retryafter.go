@@ -10,9 +10,9 @@ import (
 // maxRetryAfter bounds what a provider can ask for: a route must not stay closed for days on one odd header.
 const maxRetryAfter = time.Hour
 
-// retryAfter reads how long the provider wants to be left alone: Retry-After-Ms, as OpenAI sends it, else
+// RetryAfter reads how long the provider wants to be left alone: Retry-After-Ms, as OpenAI sends it, else
 // Retry-After as whole or fractional seconds or as an HTTP date. It is 0 for what is absent, unreadable or past.
-func retryAfter(h http.Header, now time.Time) time.Duration {
+func RetryAfter(h http.Header, now time.Time) time.Duration {
 	if d, ok := duration(h.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
 	}
