@@ -23,7 +23,7 @@ WITH ended AS MATERIALIZED (
 )
 SELECT l.id AS ticket_id, l.idempotency_key
 FROM listening l
-WHERE l.id IN (SELECT id FROM locked)
+WHERE (SELECT count(*) FROM locked) > 0 -- which has them locked
 ORDER BY l.version_id = (SELECT a.version_id FROM active_version a) DESC NULLS LAST, l.id, l.idempotency_key;
 
 -- name: Tell :execrows
@@ -51,7 +51,7 @@ WITH era AS MATERIALIZED (
            'class', o.last_class, 'reason', o.last_reason,
            'dead_time', to_char(o.dead_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) END AS dead_letter
   FROM ROWS FROM (unnest(@ticket_ids::uuid[]), unnest(@ticket_keys::text[])) AS u(ticket_id, key)
-  JOIN ticket t ON t.id = u.ticket_id
+  CROSS JOIN LATERAL (SELECT * FROM ticket t WHERE t.id = u.ticket_id LIMIT 1) t -- looked up one by one, as all else here
   LEFT JOIN LATERAL (SELECT * FROM evaluation_result r WHERE r.idempotency_key = u.key LIMIT 1) r ON true
   LEFT JOIN LATERAL (SELECT * FROM evaluation_outbox o WHERE o.idempotency_key = u.key AND o.status = 'dead' LIMIT 1) o ON r.idempotency_key IS NULL
   WHERE (r.idempotency_key IS NOT NULL OR o.idempotency_key IS NOT NULL)
