@@ -34,11 +34,11 @@ func checks() []check {
 		promise("request_without_ticket", "a client's request names a ticket of that client",
 			(*fscksql.Queries).RequestWithoutTicket),
 
-		promise("response_bought_again", "once a response has arrived, its key is never asked for again",
+		promise("response_bought_again", "once a response has arrived, its key is never asked for again, unless it was no answer and an operator recalls it",
 			(*fscksql.Queries).ResponseBoughtAgain),
-		promise("paid_twice", "of the responses of a key all but one came late, when their calls had been taken for lost",
+		promise("paid_twice", "of the responses of a key between two recalls, all but one came late, when their calls had been taken for lost",
 			(*fscksql.Queries).PaidTwice),
-		promise("paid_too_often", "the calls of a key that are paid, or may be, are at most one more than its version allows unknown ones",
+		promise("paid_too_often", "the calls of a key that are paid, or may be, between two recalls, are at most one more than its version allows unknown ones",
 			(*fscksql.Queries).PaidTooOften),
 		promise("unknown_calls_differ", "work counts the calls of unknown outcome that the ledger has of it",
 			(*fscksql.Queries).UnknownCallsDiffer),
@@ -50,6 +50,8 @@ func checks() []check {
 			(*fscksql.Queries).LeaseWithTwoCalls),
 		promise("attempt_out_of_bounds", "a call is one of the attempts that its version allows",
 			(*fscksql.Queries).AttemptOutOfBounds),
+		promise("recall_without_replay", "a call is recalled when it is over, by a replay in mode recall that was made since",
+			(*fscksql.Queries).RecallWithoutReplay),
 		promise("call_without_evaluation", "a call belongs to work or a result of its key and version",
 			(*fscksql.Queries).CallWithoutEvaluation),
 

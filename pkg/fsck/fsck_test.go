@@ -96,6 +96,23 @@ var breakages = map[string]map[string]func(*world) string{
 			w.call(w.keys["refused"], "v1", "failed", time.Second)
 			return string(w.keys["refused"])
 		},
+		"within a life": func(w *world) string {
+			w.call(w.keys["recalled and refused"], "v1", "failed", time.Second)
+			return string(w.keys["recalled and refused"])
+		},
+		"within a life that is over": func(w *world) string {
+			w.call(w.keys["recalled"], "v1", "failed", -time.Second)
+			w.exec(`UPDATE model_call m SET recalled_by = c.recalled_by, finished_at = now() FROM model_call c
+			        WHERE c.id = $1 AND m.idempotency_key = c.idempotency_key AND m.outcome = 'failed'`, w.calls["recalled"])
+			w.exec("UPDATE model_call SET finished_at = now() - interval '2 seconds' WHERE id = $1", w.calls["recalled"])
+			w.exec("UPDATE reprocess_job SET created_at = now() + interval '1 hour'")
+			return string(w.keys["recalled"])
+		},
+		"an answer, in another life": func(w *world) string {
+			// A late answer of a call that was recalled is the answer all the same.
+			w.call(w.keys["recalled and answered late"], "hold", "failed", time.Second)
+			return string(w.keys["recalled and answered late"])
+		},
 		"in spite of a saved response": func(w *world) string {
 			w.call(w.keys["saved"], "v1", "failed", time.Second)
 			return string(w.keys["saved"])
@@ -112,6 +129,11 @@ var breakages = map[string]map[string]func(*world) string{
 			w.exec("UPDATE model_call SET late = false WHERE id = $1", w.calls["late"])
 			return string(w.keys["late"])
 		},
+		"twice refused in the same life": func(w *world) string {
+			w.call(w.keys["recalled and refused"], "v1", "rejected", -time.Hour)
+			w.exec("UPDATE model_call SET finished_at = now() + interval '1 hour' WHERE idempotency_key = $1 AND recalled_by IS NULL", string(w.keys["recalled and refused"]))
+			return string(w.keys["recalled and refused"])
+		},
 		"twice refused": func(w *world) string {
 			w.call(w.keys["refused"], "v1", "rejected", -time.Hour)
 			w.exec("UPDATE model_call SET finished_at = now() + interval '1 hour' WHERE idempotency_key = $1", string(w.keys["refused"]))
@@ -125,12 +147,21 @@ var breakages = map[string]map[string]func(*world) string{
 			w.exec("UPDATE evaluation_outbox SET unknown_calls = unknown_calls + 1 WHERE idempotency_key = $1", string(w.keys["never answered"]))
 			return string(w.keys["never answered"])
 		},
+		"hold, in one life": func(w *world) string {
+			w.call(w.keys["recalled and held"], "hold", "unknown", -time.Hour)
+			w.exec("UPDATE evaluation_outbox SET unknown_calls = unknown_calls + 1 WHERE idempotency_key = $1", string(w.keys["recalled and held"]))
+			return string(w.keys["recalled and held"])
+		},
 		"hold": func(w *world) string {
 			w.call(w.keys["late, of dead work"], "hold", "unknown", -time.Hour)
 			return string(w.keys["late, of dead work"])
 		},
 	},
 	"unknown_calls_differ": {
+		"recalled ones counted": func(w *world) string {
+			w.exec("UPDATE evaluation_outbox SET unknown_calls = 1 WHERE idempotency_key = $1", string(w.keys["recalled and waiting"]))
+			return string(w.keys["recalled and waiting"])
+		},
 		"too many": func(w *world) string {
 			w.exec("UPDATE evaluation_outbox SET unknown_calls = 2 WHERE idempotency_key = $1", string(w.keys["unknown once"]))
 			return string(w.keys["unknown once"])
@@ -173,6 +204,10 @@ var breakages = map[string]map[string]func(*world) string{
 			w.exec("DELETE FROM model_call WHERE id = $1", w.calls["processing"])
 			return string(w.keys["processing"])
 		},
+		"but for what was recalled": func(w *world) string {
+			w.exec("DELETE FROM model_call WHERE idempotency_key = $1 AND outcome = 'open'", string(w.keys["recalled and under way"]))
+			return string(w.keys["recalled and under way"])
+		},
 	},
 	"lease_with_two_calls": {
 		"": func(w *world) string {
@@ -189,6 +224,24 @@ var breakages = map[string]map[string]func(*world) string{
 		"none": func(w *world) string {
 			w.exec("UPDATE model_call SET attempt = 0 WHERE id = $1", w.calls["answered"])
 			return w.calls["answered"].String()
+		},
+	},
+	"recall_without_replay": {
+		"no such replay": func(w *world) string {
+			w.exec("UPDATE model_call SET recalled_by = gen_random_uuid() WHERE id = $1", w.calls["recalled"])
+			return w.calls["recalled"].String()
+		},
+		"another job": func(w *world) string {
+			w.exec("UPDATE reprocess_job SET kind = 'policy' WHERE id = (SELECT recalled_by FROM model_call WHERE id = $1)", w.calls["recalled"])
+			return w.calls["recalled"].String()
+		},
+		"a replay that calls nobody": func(w *world) string {
+			w.exec(`UPDATE reprocess_job SET spec = '{"mode": "revalidate"}' WHERE id = (SELECT recalled_by FROM model_call WHERE id = $1)`, w.calls["recalled"])
+			return w.calls["recalled"].String()
+		},
+		"a replay that is older": func(w *world) string {
+			w.exec("UPDATE reprocess_job SET created_at = created_at - interval '1 hour' WHERE id = (SELECT recalled_by FROM model_call WHERE id = $1)", w.calls["recalled"])
+			return w.calls["recalled"].String()
 		},
 	},
 	"call_without_evaluation": {
@@ -229,6 +282,10 @@ var breakages = map[string]map[string]func(*world) string{
 		"no call": func(w *world) string {
 			w.exec("DELETE FROM model_call WHERE id = $1", w.calls["spent"])
 			return string(w.keys["spent"])
+		},
+		"but for what was recalled": func(w *world) string {
+			w.exec("DELETE FROM model_call WHERE idempotency_key = $1 AND recalled_by IS NULL", string(w.keys["recalled and refused"]))
+			return string(w.keys["recalled and refused"])
 		},
 		"no call that ended": func(w *world) string {
 			w.exec("UPDATE model_call SET outcome = 'unsent' WHERE id = $1", w.calls["spent"])

@@ -15,6 +15,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
+	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/pgtest"
@@ -150,9 +151,13 @@ func (w *world) submit(message, version string) {
 // claim claims the one evaluation that is due under the version.
 func (w *world) claim(message, version string, lease time.Duration) outbox.Claimed {
 	w.t.Helper()
-	claimed, err := outbox.NewClaimer(w.db, w.versions[version].Route, outbox.Live, "worker", lease).Claim(w.t.Context(), 10)
-	if err != nil {
-		w.t.Fatal(err)
+	var claimed []outbox.Claimed
+	for _, lane := range []outbox.Lane{outbox.Live, outbox.Bulk} {
+		rows, err := outbox.NewClaimer(w.db, w.versions[version].Route, lane, "worker", lease).Claim(w.t.Context(), 10)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		claimed = append(claimed, rows...)
 	}
 	if len(claimed) != 1 || claimed[0].Key != w.keys[message] {
 		w.t.Fatalf("claimed %+v, want the work of %q alone", claimed, message)
@@ -334,6 +339,24 @@ func healthy(t *testing.T) *world {
 		w.reclaim()
 	}
 
+	w.bury(w.start("recalled", "v1", time.Hour), ledger.Rejected, failure.Refusal)
+	w.recall("recalled")
+	w.answer(w.claim("recalled", "v1", time.Hour))
+	w.bury(w.start("recalled and refused", "v1", time.Hour), ledger.Rejected, failure.Refusal)
+	w.recall("recalled and refused")
+	w.bury(w.claim("recalled and refused", "v1", time.Hour), ledger.Rejected, failure.Refusal)
+	w.start("recalled and held", "hold", lapsed)
+	w.reclaim()
+	w.recall("recalled and held")
+	w.claim("recalled and held", "hold", lapsed)
+	w.reclaim()
+	late = w.start("recalled and answered late", "hold", lapsed)
+	w.reclaim()
+	w.recall("recalled and answered late")
+	second = w.claim("recalled and answered late", "hold", time.Hour)
+	w.answer(late)
+	w.answer(second)
+
 	w.promote("next")
 	w.promote("v1")
 	w.answer(w.start("older", "hold", time.Hour))
@@ -351,6 +374,9 @@ func healthy(t *testing.T) *world {
 	w.fail(w.start("throttled", "v1", time.Hour), ledger.Failed, failure.RateLimited, time.Hour)
 	w.fail(w.start("unknown once", "v1", time.Hour), ledger.Unknown, failure.Timeout, time.Hour)
 	w.start("processing", "v1", time.Hour)
+	w.bury(w.start("recalled and under way", "v1", time.Hour), ledger.Rejected, failure.Refusal)
+	w.recall("recalled and under way")
+	w.claim("recalled and under way", "v1", time.Hour)
 	w.bury(w.start("armed again", "v1", time.Hour), ledger.Failed, failure.AttemptsSpent)
 	w.submit("armed again", "v1")
 	released := w.claim("armed again", "v1", time.Hour)
@@ -358,9 +384,39 @@ func healthy(t *testing.T) *world {
 		_, err := outbox.Release(ctx, tx, []outbox.Lease{released.Lease})
 		return err
 	})
+	w.start("recalled and waiting", "hold", lapsed)
+	w.reclaim()
+	w.recall("recalled and waiting")
 	w.submit("pending", "v1")
 	w.submit("pending", "v1") // a follower
 	return w
+}
+
+// recall replays a dead letter, to buy its answer again.
+func (w *world) recall(message string) {
+	w.t.Helper()
+	selection := outbox.Selection{ID: uuid.New(), Keys: []content.Key{w.keys[message]}}
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := outbox.SelectDead(ctx, tx, selection); err != nil {
+			return err
+		}
+		job, err := jobdb.Insert(ctx, tx, jobdb.New{Kind: jobdb.Replay, Spec: map[string]string{"mode": "recall"}, CreatedBy: "test"})
+		if err != nil {
+			return err
+		}
+		taken, err := outbox.TakeSelected(ctx, tx, selection.ID, job.CreatedAt, 10)
+		if err != nil {
+			return err
+		}
+		if len(taken.Dead) != 1 {
+			w.t.Fatalf("%q is no dead letter", message)
+		}
+		if err := ledger.Recall(ctx, tx, job.ID, taken.Dead); err != nil {
+			return err
+		}
+		_, _, err = outbox.Revive(ctx, tx, outbox.Revival{Job: job.ID, Keys: taken.Dead, Recalled: true})
+		return err
+	})
 }
 
 func (w *world) budget(scope string, period route.Period) {

@@ -105,7 +105,8 @@ func SettleCharges(ctx context.Context, tx pgx.Tx, calls []uuid.UUID) ([]route.D
 	return deltas, nil
 }
 
-// UnknownCalls returns the calls of a key whose outcome nobody knows, the oldest first.
+// UnknownCalls returns the calls of a key whose outcome nobody knows, the oldest first, but for recalled ones: their
+// answers are to be bought again, whatever became of them.
 func UnknownCalls(ctx context.Context, db ledgersql.DBTX, key content.Key) ([]uuid.UUID, error) {
 	ids, err := ledgersql.New(db).UnknownCalls(ctx, string(key))
 	if err != nil {
@@ -114,7 +115,8 @@ func UnknownCalls(ctx context.Context, db ledgersql.DBTX, key content.Key) ([]uu
 	return ids, nil
 }
 
-// TriedFor returns how long ago each key was called first. Keys that were not called yet are missing.
+// TriedFor returns how long ago each key was called first, since its calls were last recalled. Keys that were not called
+// yet are missing.
 func TriedFor(ctx context.Context, tx pgx.Tx, keys []content.Key) (map[content.Key]time.Duration, error) {
 	if len(keys) == 0 {
 		return nil, nil

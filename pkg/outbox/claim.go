@@ -11,6 +11,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
+	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/outbox/internal/outboxsql"
 	"github.com/evalonce/evalonce/pkg/postgres"
 )
@@ -34,6 +35,7 @@ type Claimed struct {
 	Answered      bool
 	SavedCallID   uuid.UUID
 	SavedResponse []byte
+	SavedReason   failure.Reason // why that response was no answer when it was judged before; empty when it was not
 	CallID        uuid.UUID
 
 	// Of a call that was claimed within an allowance: the tokens estimated from its size, and whether its row in the
@@ -168,7 +170,7 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 			rows = append(rows, outboxsql.ClaimRow{
 				IdempotencyKey: r.IdempotencyKey, ContentHash: r.ContentHash, TicketID: r.TicketID, VersionID: r.VersionID,
 				Attempts: r.Attempts, UnknownCalls: r.UnknownCalls, AvailableAt: r.AvailableAt, LeaseID: r.LeaseID, TraceContext: r.TraceContext,
-				AgeSeconds: r.AgeSeconds, Answered: r.Answered, SavedCallID: r.SavedCallID, SavedResponse: r.SavedResponse, CallID: r.CallID,
+				AgeSeconds: r.AgeSeconds, Answered: r.Answered, SavedCallID: r.SavedCallID, SavedResponse: r.SavedResponse, SavedReason: r.SavedReason, CallID: r.CallID,
 				Subject: r.Subject, Message: r.Message,
 			})
 		}
@@ -213,7 +215,7 @@ func claimed(rows []outboxsql.ClaimRow) []Claimed {
 			Subject: r.Subject, Message: r.Message,
 			Attempts: int(r.Attempts), UnknownCalls: int(r.UnknownCalls),
 			Age: time.Duration(r.AgeSeconds * float64(time.Second)), TraceContext: r.TraceContext,
-			Answered: r.Answered, SavedCallID: r.SavedCallID, SavedResponse: r.SavedResponse, CallID: r.CallID,
+			Answered: r.Answered, SavedCallID: r.SavedCallID, SavedResponse: r.SavedResponse, SavedReason: failure.Reason(r.SavedReason), CallID: r.CallID,
 		}
 	}
 	return claimed

@@ -63,12 +63,12 @@ WITH picked AS MATERIALIZED (
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
 ), known AS (
-  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
-    SELECT m.id, m.response FROM model_call m
+    SELECT m.id, m.response, m.reason FROM model_call m
     WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
@@ -79,7 +79,7 @@ WITH picked AS MATERIALIZED (
 )
 SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts, k.unknown_calls, k.available_at,
        k.lease_id::uuid AS lease_id, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
-       k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
+       k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response, coalesce(k.saved_reason, '')::text AS saved_reason,
        coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
 FROM known k
 JOIN ticket t ON t.id = k.ticket_id;
@@ -134,12 +134,12 @@ WITH picked AS MATERIALIZED (
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
 ), known AS (
-  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+  SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
-    SELECT m.id, m.response FROM model_call m
+    SELECT m.id, m.response, m.reason FROM model_call m
     WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
@@ -157,7 +157,7 @@ SELECT (k.idempotency_key IS NOT NULL)::boolean AS claimed, coalesce(h.tokens, 0
        coalesce(k.attempts, 0)::int AS attempts, coalesce(k.unknown_calls, 0)::int AS unknown_calls, coalesce(k.available_at, 'epoch')::timestamptz AS available_at,
        coalesce(k.lease_id, '00000000-0000-0000-0000-000000000000')::uuid AS lease_id, coalesce(k.trace_context, '')::text AS trace_context,
        coalesce(extract(epoch FROM now() - k.created_at), 0)::float8 AS age_seconds,
-       coalesce(k.answered, false)::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
+       coalesce(k.answered, false)::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response, coalesce(k.saved_reason, '')::text AS saved_reason,
        coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, coalesce(t.subject, '')::text AS subject, coalesce(t.message, '')::text AS message
 FROM (VALUES (true)) one (row)
 LEFT JOIN short h ON true
@@ -240,8 +240,8 @@ FOR UPDATE;
 
 -- name: Bury :many
 -- To the dead letters. A permanent verdict buries what nobody holds, too: one on a response that came after the
--- lease was lost is as final as any, and the next call would pay for the same. Work whose result is here, from a
--- response that came late, is finished instead.
+-- lease was lost is as final as any, and the next call would pay for the same. Unless an operator has asked for just
+-- that, and recalled the call since. Work whose result is here, from a response that came late, is finished instead.
 WITH owned AS MATERIALIZED (
   SELECT o.idempotency_key, u.unknown, u.class, u.reason, u.error,
          EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key) AS answered
@@ -249,7 +249,10 @@ WITH owned AS MATERIALIZED (
   JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[]), unnest(@unknowns::boolean[]), unnest(@classes::text[]),
                   unnest(@reasons::text[]), unnest(@errors::text[]))
        AS u(key, lease, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease OR o.status = 'pending' AND u.class = 'permanent'
+  WHERE o.lease_id = u.lease
+     OR o.status = 'pending' AND u.class = 'permanent'
+        AND NOT EXISTS (SELECT FROM model_call m
+                        WHERE m.idempotency_key = o.idempotency_key AND m.lease_id = u.lease AND m.recalled_by IS NOT NULL)
 ), finished AS (
   DELETE FROM evaluation_outbox o
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned WHERE answered))
@@ -338,6 +341,7 @@ WITH trip AS MATERIALIZED (
   SELECT q.idempotency_key
   FROM evaluation_outbox q
   WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+    AND q.discarded_at IS NULL
     AND q.version_id = ANY (ARRAY(SELECT v.id FROM evaluator_version v WHERE v.route = @route))
     AND q.dead_at >= (SELECT failing_since FROM trip)
 ), owned AS MATERIALIZED (
@@ -352,7 +356,7 @@ WITH trip AS MATERIALIZED (
     FROM (
       SELECT DISTINCT ON (m.attempt) m.outcome, m.class, m.finished_at
       FROM model_call m
-      WHERE m.idempotency_key = o.idempotency_key AND m.attempt <= o.attempts
+      WHERE m.idempotency_key = o.idempotency_key AND m.attempt <= o.attempts AND m.recalled_by IS NULL
       ORDER BY m.attempt, m.id DESC
     ) last
     WHERE last.outcome = 'failed' AND last.class = 'transient' AND last.finished_at >= (SELECT failing_since FROM trip)

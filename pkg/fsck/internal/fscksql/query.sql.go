@@ -388,7 +388,7 @@ FROM evaluation_outbox o
 WHERE o.status = 'dead'
   AND (o.dead_at IS NULL OR coalesce(o.last_class, '') = '' OR coalesce(o.last_reason, '') = ''
        OR NOT EXISTS (SELECT FROM model_call m
-                      WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent')))
+                      WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent') AND m.recalled_by IS NULL))
 ORDER BY 1 LIMIT $1
 `
 
@@ -397,7 +397,8 @@ type DeadWithoutCauseRow struct {
 	Count int64
 }
 
-// The cause is in the ledger: a call that brought no answer, or brought it when the work was dead already.
+// The cause is in the ledger: a call that brought no answer, or brought it when the work was dead already. Recalled ones
+// are the cause of an earlier death.
 func (q *Queries) DeadWithoutCause(ctx context.Context, examples int32) ([]DeadWithoutCauseRow, error) {
 	rows, err := q.db.Query(ctx, deadWithoutCause, examples)
 	if err != nil {
@@ -526,7 +527,7 @@ FROM evaluation_outbox o
 WHERE o.status = 'processing'
   AND NOT EXISTS (SELECT FROM model_call m
                   WHERE m.idempotency_key = o.idempotency_key
-                    AND (m.outcome = 'open' AND m.lease_id = o.lease_id OR m.outcome IN ('saved', 'rejected')))
+                    AND (m.outcome = 'open' AND m.lease_id = o.lease_id OR m.outcome IN ('saved', 'rejected') AND m.recalled_by IS NULL))
   AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
 ORDER BY 1 LIMIT $1
 `
@@ -633,8 +634,9 @@ FROM model_call x
 JOIN evaluator_version v ON v.id = x.version_id
 WHERE x.outcome IN ('open', 'unknown', 'saved', 'rejected', 'answered')
   AND NOT EXISTS (SELECT FROM evaluation_result n WHERE n.model_call_id = x.id)
-GROUP BY x.idempotency_key, v.unknown_policy, v.max_unknown_calls
-HAVING count(*) + EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = x.idempotency_key)::int
+GROUP BY x.idempotency_key, x.recalled_by, v.unknown_policy, v.max_unknown_calls
+HAVING count(*) + EXISTS (SELECT FROM evaluation_result r JOIN model_call m ON m.id = r.model_call_id
+                          WHERE r.idempotency_key = x.idempotency_key AND m.recalled_by IS NOT DISTINCT FROM x.recalled_by)::int
        -- With recover a call more is open while the lost ones are asked for, and closed unsent if none may follow.
        > CASE v.unknown_policy WHEN 'hold' THEN 1 WHEN 'recover' THEN v.max_unknown_calls + 2 ELSE v.max_unknown_calls + 1 END
 ORDER BY 1 LIMIT $1
@@ -673,10 +675,10 @@ SELECT x.idempotency_key AS id, count(*) OVER () AS count
 FROM model_call x
 WHERE x.outcome IN ('saved', 'rejected', 'answered') AND NOT x.late
   AND NOT EXISTS (SELECT FROM evaluation_result n WHERE n.model_call_id = x.id)
-GROUP BY x.idempotency_key
+GROUP BY x.idempotency_key, x.recalled_by
 HAVING count(*) + EXISTS (SELECT FROM evaluation_result r JOIN model_call m ON m.id = r.model_call_id
                           WHERE r.idempotency_key = x.idempotency_key AND m.idempotency_key = x.idempotency_key
-                            AND m.outcome = 'answered' AND NOT m.late)::int > 1
+                            AND m.outcome = 'answered' AND NOT m.late AND m.recalled_by IS NOT DISTINCT FROM x.recalled_by)::int > 1
 ORDER BY 1 LIMIT $1
 `
 
@@ -685,7 +687,7 @@ type PaidTwiceRow struct {
 	Count int64
 }
 
-// A response that comes in time ends the calls of its key. It is told apart from a late one by the mark of the ledger
+// A response that comes in time ends the calls of its key's life. It is told apart from a late one by the mark of the ledger
 // and not by the times, which a saved response changes when it is judged.
 func (q *Queries) PaidTwice(ctx context.Context, examples int32) ([]PaidTwiceRow, error) {
 	rows, err := q.db.Query(ctx, paidTwice, examples)
@@ -696,6 +698,43 @@ func (q *Queries) PaidTwice(ctx context.Context, examples int32) ([]PaidTwiceRow
 	var items []PaidTwiceRow
 	for rows.Next() {
 		var i PaidTwiceRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const recallWithoutReplay = `-- name: RecallWithoutReplay :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM model_call m
+WHERE m.recalled_by IS NOT NULL
+  AND (m.outcome = 'open'
+       OR NOT EXISTS (SELECT FROM reprocess_job j
+                      WHERE j.id = m.recalled_by AND j.kind = 'replay' AND j.spec ->> 'mode' = 'recall' AND j.created_at >= m.started_at))
+ORDER BY 1 LIMIT $1
+`
+
+type RecallWithoutReplayRow struct {
+	ID    string
+	Count int64
+}
+
+// A replay recalls calls of dead letters, which are over; and those that died before it was made, so that their calls
+// are older.
+func (q *Queries) RecallWithoutReplay(ctx context.Context, examples int32) ([]RecallWithoutReplayRow, error) {
+	rows, err := q.db.Query(ctx, recallWithoutReplay, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RecallWithoutReplayRow
+	for rows.Next() {
+		var i RecallWithoutReplayRow
 		if err := rows.Scan(&i.ID, &i.Count); err != nil {
 			return nil, err
 		}
@@ -748,7 +787,9 @@ JOIN model_call y ON y.idempotency_key = x.idempotency_key AND y.outcome <> 'uns
 WHERE x.outcome <> 'unsent'
   AND NOT EXISTS (SELECT FROM evaluation_result n WHERE n.model_call_id = x.id)
   AND (x.outcome IN ('saved', 'rejected', 'answered') AND y.id >= uuid_v7_floor(x.finished_at + interval '1 millisecond')
-       OR y.outcome IN ('saved', 'rejected', 'answered') AND x.id >= uuid_v7_floor(y.finished_at + interval '1 millisecond'))
+         AND (x.outcome = 'answered' OR x.recalled_by IS NOT DISTINCT FROM y.recalled_by)
+       OR y.outcome IN ('saved', 'rejected', 'answered') AND x.id >= uuid_v7_floor(y.finished_at + interval '1 millisecond')
+         AND (y.outcome = 'answered' OR x.recalled_by IS NOT DISTINCT FROM y.recalled_by))
 GROUP BY x.idempotency_key
 ORDER BY 1 LIMIT $1
 `
@@ -760,7 +801,8 @@ type ResponseBoughtAgainRow struct {
 
 // Once a response has arrived no further call of its key is opened. Two calls may both be answered all the same:
 // the second was opened while the first was taken for lost. A call's id has the time it was opened at, in
-// milliseconds; a call that never left is none. Both times are taken under the lock of the work.
+// milliseconds; a call that never left is none. Both times are taken under the lock of the work. A response of another
+// life may be bought again, unless it was the answer.
 func (q *Queries) ResponseBoughtAgain(ctx context.Context, examples int32) ([]ResponseBoughtAgainRow, error) {
 	rows, err := q.db.Query(ctx, responseBoughtAgain, examples)
 	if err != nil {
@@ -889,6 +931,10 @@ const setStatementTimeout = `-- name: SetStatementTimeout :exec
 SELECT set_config('statement_timeout', $1::text, true)
 `
 
+// An operator may recall the calls of a dead letter, to buy its answer again; recalled_by then names the replay that did
+// it. The calls of a key that are recalled by the same replay, or by none, are a life of the key: what holds of the calls
+// of a key holds within each of its lives.
+//
 // Every check names the first of what contradicts its promise, with the number of all: tickets, versions and calls
 // by their id, evaluations by their key, routes by name, sums of money by scope and period.
 //
@@ -1054,7 +1100,7 @@ FROM evaluation_outbox o
 LEFT JOIN (
   SELECT m.idempotency_key, count(*) AS unknown
   FROM model_call m
-  WHERE m.outcome = 'unknown' OR m.late
+  WHERE (m.outcome = 'unknown' OR m.late) AND m.recalled_by IS NULL
   GROUP BY m.idempotency_key
 ) c ON c.idempotency_key = o.idempotency_key
 WHERE o.unknown_calls <> coalesce(c.unknown, 0)

@@ -80,6 +80,39 @@ func (q *Queries) CloseCalls(ctx context.Context, arg CloseCallsParams) (int64, 
 	return result.RowsAffected(), nil
 }
 
+const costOfKeys = `-- name: CostOfKeys :many
+SELECT m.version_id, avg(m.cost_usd)::numeric AS usd
+FROM model_call m
+WHERE m.idempotency_key = ANY ($1::text[]) AND m.cost_usd IS NOT NULL AND m.outcome IN ('answered', 'rejected', 'saved')
+GROUP BY m.version_id
+`
+
+type CostOfKeysRow struct {
+	VersionID string
+	USD       decimal.Decimal
+}
+
+// What answers to keys of these versions have cost on average, be they answers or not.
+func (q *Queries) CostOfKeys(ctx context.Context, keys []string) ([]CostOfKeysRow, error) {
+	rows, err := q.db.Query(ctx, costOfKeys, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CostOfKeysRow
+	for rows.Next() {
+		var i CostOfKeysRow
+		if err := rows.Scan(&i.VersionID, &i.USD); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ensurePartitions = `-- name: EnsurePartitions :one
 SELECT ensure_model_call_partitions($1::int)
 `
@@ -89,6 +122,217 @@ func (q *Queries) EnsurePartitions(ctx context.Context, monthsAhead int32) (int3
 	var ensure_model_call_partitions int32
 	err := row.Scan(&ensure_model_call_partitions)
 	return ensure_model_call_partitions, err
+}
+
+const history = `-- name: History :many
+SELECT m.id, m.attempt, m.outcome, coalesce(m.class, '')::text AS class, coalesce(m.reason, '')::text AS reason, coalesce(m.error, '')::text AS error,
+       m.started_at, m.finished_at, coalesce(m.http_status, 0)::int AS http_status, coalesce(m.provider_request_id, '')::text AS provider_request_id,
+       coalesce(m.served_model, '')::text AS served_model, coalesce(m.input_tokens, 0)::bigint AS input_tokens, coalesce(m.output_tokens, 0)::bigint AS output_tokens,
+       m.cost_usd, coalesce(m.trace_id, '')::text AS trace_id, m.late, m.recalled_by,
+       coalesce(substring(m.response FROM 1 FOR $1::int), '')::bytea AS response, coalesce(octet_length(m.response), 0)::bigint AS response_bytes
+FROM model_call m
+WHERE m.idempotency_key = $2
+ORDER BY m.id
+LIMIT $3
+`
+
+type HistoryParams struct {
+	ResponseBytes int32
+	Key           string
+	Most          int32
+}
+
+type HistoryRow struct {
+	ID                uuid.UUID
+	Attempt           int32
+	Outcome           string
+	Class             string
+	Reason            string
+	Error             string
+	StartedAt         time.Time
+	FinishedAt        *time.Time
+	HTTPStatus        int32
+	ProviderRequestID string
+	ServedModel       string
+	InputTokens       int64
+	OutputTokens      int64
+	CostUSD           *decimal.Decimal
+	TraceID           string
+	Late              bool
+	RecalledBy        *uuid.UUID
+	Response          []byte
+	ResponseBytes     int64
+}
+
+// All calls of a key, the oldest first, and of each response its beginning.
+func (q *Queries) History(ctx context.Context, arg HistoryParams) ([]HistoryRow, error) {
+	rows, err := q.db.Query(ctx, history, arg.ResponseBytes, arg.Key, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HistoryRow
+	for rows.Next() {
+		var i HistoryRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Attempt,
+			&i.Outcome,
+			&i.Class,
+			&i.Reason,
+			&i.Error,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.HTTPStatus,
+			&i.ProviderRequestID,
+			&i.ServedModel,
+			&i.InputTokens,
+			&i.OutputTokens,
+			&i.CostUSD,
+			&i.TraceID,
+			&i.Late,
+			&i.RecalledBy,
+			&i.Response,
+			&i.ResponseBytes,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const recall = `-- name: Recall :execrows
+UPDATE model_call SET recalled_by = $1::uuid
+WHERE idempotency_key = ANY ($2::text[]) AND recalled_by IS NULL
+`
+
+type RecallParams struct {
+	Replay uuid.UUID
+	Keys   []string
+}
+
+// Sets the calls of dead letters aside, whose rows the transaction has locked. What was set aside before stays so.
+func (q *Queries) Recall(ctx context.Context, arg RecallParams) (int64, error) {
+	result, err := q.db.Exec(ctx, recall, arg.Replay, arg.Keys)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const recent = `-- name: Recent :many
+WITH newest AS MATERIALIZED (
+  SELECT m.version_id, m.outcome, m.started_at, coalesce(m.charged_usd, m.cost_usd) AS usd
+  FROM model_call m
+  WHERE m.id >= uuid_v7_floor(spend_period('month', now())::timestamp AT TIME ZONE 'UTC')
+  ORDER BY m.id DESC
+  LIMIT $1::int
+), reach AS MATERIALIZED (
+  SELECT count(*) >= $1::int AS capped, min(started_at) AS oldest_at FROM newest
+), ranged AS MATERIALIZED (
+  SELECT capped, capped AND spend_period('day', oldest_at) = spend_period('day', now()) AS day_partial,
+         greatest(CASE WHEN capped THEN oldest_at END, now() - make_interval(secs => $2::float8)) AS window_from
+  FROM reach
+)
+SELECT n.version_id,
+       count(*) FILTER (WHERE n.started_at >= ranged.window_from) AS calls,
+       count(*) FILTER (WHERE n.started_at >= ranged.window_from AND n.outcome = 'answered') AS answered,
+       count(*) FILTER (WHERE n.started_at >= ranged.window_from AND n.outcome IN ('failed', 'unknown', 'rejected')) AS failed,
+       coalesce(sum(n.usd) FILTER (WHERE spend_period('day', n.started_at) = spend_period('day', now())), 0)::numeric AS day_usd,
+       coalesce(sum(n.usd), 0)::numeric AS month_usd,
+       extract(epoch FROM now() - min(ranged.window_from))::float8 AS window_seconds,
+       bool_or(ranged.capped)::boolean AS capped, bool_or(ranged.day_partial)::boolean AS day_partial
+FROM newest n
+CROSS JOIN ranged
+GROUP BY n.version_id
+`
+
+type RecentParams struct {
+	Most          int32
+	WindowSeconds float64
+}
+
+type RecentRow struct {
+	VersionID     string
+	Calls         int64
+	Answered      int64
+	Failed        int64
+	DayUSD        decimal.Decimal
+	MonthUSD      decimal.Decimal
+	WindowSeconds float64
+	Capped        bool
+	DayPartial    bool
+}
+
+// The newest calls of this month, up to a number of them, by version. What they may cost counts as spent.
+func (q *Queries) Recent(ctx context.Context, arg RecentParams) ([]RecentRow, error) {
+	rows, err := q.db.Query(ctx, recent, arg.Most, arg.WindowSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RecentRow
+	for rows.Next() {
+		var i RecentRow
+		if err := rows.Scan(
+			&i.VersionID,
+			&i.Calls,
+			&i.Answered,
+			&i.Failed,
+			&i.DayUSD,
+			&i.MonthUSD,
+			&i.WindowSeconds,
+			&i.Capped,
+			&i.DayPartial,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const reopen = `-- name: Reopen :many
+WITH newest AS MATERIALIZED (
+  SELECT DISTINCT ON (m.idempotency_key) m.id, m.idempotency_key, m.outcome
+  FROM model_call m
+  WHERE m.idempotency_key = ANY ($1::text[]) AND m.outcome IN ('saved', 'rejected') AND m.response IS NOT NULL AND m.recalled_by IS NULL
+  ORDER BY m.idempotency_key, m.outcome DESC, m.id DESC
+), reopened AS (
+  UPDATE model_call m SET outcome = 'saved'
+  FROM newest n
+  WHERE m.id = n.id AND m.outcome = 'rejected'
+)
+SELECT idempotency_key FROM newest
+`
+
+// Makes the newest response of each key that was no answer, and is not recalled, one that is to be judged; the keys that
+// have such a response come back. Why it was no answer stays beside it.
+func (q *Queries) Reopen(ctx context.Context, keys []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, reopen, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var idempotency_key string
+		if err := rows.Scan(&idempotency_key); err != nil {
+			return nil, err
+		}
+		items = append(items, idempotency_key)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const saveResults = `-- name: SaveResults :many
@@ -160,6 +404,63 @@ func (q *Queries) SaveResults(ctx context.Context, arg SaveResultsParams) ([]str
 	return items, nil
 }
 
+const savings = `-- name: Savings :many
+WITH version AS MATERIALIZED (
+  SELECT v.route, v.digest
+  FROM evaluator_version v
+  WHERE v.id IN (SELECT a.version_id FROM active_version a
+                 UNION SELECT p.version_id FROM version_promotion p WHERE p.promoted_at >= now() - interval '24 hours'
+                 UNION SELECT p.replaced FROM version_promotion p WHERE p.promoted_at >= now() - interval '24 hours')
+), sample AS MATERIALIZED (
+  SELECT t.id, t.content_hash
+  FROM ticket t
+  WHERE t.id >= uuid_v7_floor(now() - interval '24 hours')
+  ORDER BY t.id DESC
+  LIMIT $1
+)
+SELECT v.route, count(*) AS tickets, count(*) FILTER (WHERE r.ticket_id <> s.id) AS answered_without_call, coalesce(avg(m.cost_usd), 0)::numeric AS call_usd
+FROM sample s
+CROSS JOIN version v
+CROSS JOIN LATERAL (SELECT evaluation_key(s.content_hash, v.digest) AS idempotency_key LIMIT 1) k
+JOIN evaluation_result r ON r.idempotency_key = k.idempotency_key
+LEFT JOIN model_call m ON m.id = r.model_call_id AND r.ticket_id = s.id
+GROUP BY v.route
+`
+
+type SavingsRow struct {
+	Route               string
+	Tickets             int64
+	AnsweredWithoutCall int64
+	CallUSD             decimal.Decimal
+}
+
+// What became of the newest tickets of a day under the versions that were active in it: how many were answered, how many
+// of them by the call of another, and what a call cost.
+func (q *Queries) Savings(ctx context.Context, most int32) ([]SavingsRow, error) {
+	rows, err := q.db.Query(ctx, savings, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SavingsRow
+	for rows.Next() {
+		var i SavingsRow
+		if err := rows.Scan(
+			&i.Route,
+			&i.Tickets,
+			&i.AnsweredWithoutCall,
+			&i.CallUSD,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const settleCharges = `-- name: SettleCharges :many
 WITH due AS MATERIALIZED (
   SELECT m.id, m.version_id, m.started_at, m.charged_usd AS before, charge_of(m.outcome, m.cost_usd, m.charged_usd) AS after
@@ -209,7 +510,7 @@ func (q *Queries) SettleCharges(ctx context.Context, ids []uuid.UUID) ([]SettleC
 const triedFor = `-- name: TriedFor :many
 SELECT m.idempotency_key, extract(epoch FROM now() - min(m.started_at))::float8 AS seconds
 FROM model_call m
-WHERE m.idempotency_key = ANY ($1::text[]) AND m.outcome <> 'unsent'
+WHERE m.idempotency_key = ANY ($1::text[]) AND m.outcome <> 'unsent' AND m.recalled_by IS NULL
 GROUP BY m.idempotency_key
 `
 
@@ -218,7 +519,7 @@ type TriedForRow struct {
 	Seconds        float64
 }
 
-// How long ago the first call of each key was opened.
+// How long ago the first call of each key was opened, of those that were not recalled.
 func (q *Queries) TriedFor(ctx context.Context, keys []string) ([]TriedForRow, error) {
 	rows, err := q.db.Query(ctx, triedFor, keys)
 	if err != nil {
@@ -240,7 +541,7 @@ func (q *Queries) TriedFor(ctx context.Context, keys []string) ([]TriedForRow, e
 }
 
 const unknownCalls = `-- name: UnknownCalls :many
-SELECT id FROM model_call WHERE idempotency_key = $1 AND outcome = 'unknown' ORDER BY id
+SELECT id FROM model_call WHERE idempotency_key = $1 AND outcome = 'unknown' AND recalled_by IS NULL ORDER BY id
 `
 
 func (q *Queries) UnknownCalls(ctx context.Context, key string) ([]uuid.UUID, error) {

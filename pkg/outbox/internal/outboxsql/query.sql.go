@@ -21,7 +21,10 @@ WITH owned AS MATERIALIZED (
   JOIN ROWS FROM (unnest($1::text[]), unnest($2::uuid[]), unnest($3::boolean[]), unnest($4::text[]),
                   unnest($5::text[]), unnest($6::text[]))
        AS u(key, lease, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease OR o.status = 'pending' AND u.class = 'permanent'
+  WHERE o.lease_id = u.lease
+     OR o.status = 'pending' AND u.class = 'permanent'
+        AND NOT EXISTS (SELECT FROM model_call m
+                        WHERE m.idempotency_key = o.idempotency_key AND m.lease_id = u.lease AND m.recalled_by IS NOT NULL)
 ), finished AS (
   DELETE FROM evaluation_outbox o
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned WHERE answered))
@@ -45,8 +48,8 @@ type BuryParams struct {
 }
 
 // To the dead letters. A permanent verdict buries what nobody holds, too: one on a response that came after the
-// lease was lost is as final as any, and the next call would pay for the same. Work whose result is here, from a
-// response that came late, is finished instead.
+// lease was lost is as final as any, and the next call would pay for the same. Unless an operator has asked for just
+// that, and recalled the call since. Work whose result is here, from a response that came late, is finished instead.
 func (q *Queries) Bury(ctx context.Context, arg BuryParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, bury,
 		arg.Keys,
@@ -91,12 +94,12 @@ WITH picked AS MATERIALIZED (
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
 ), known AS (
-  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
-    SELECT m.id, m.response FROM model_call m
+    SELECT m.id, m.response, m.reason FROM model_call m
     WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
@@ -107,7 +110,7 @@ WITH picked AS MATERIALIZED (
 )
 SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts, k.unknown_calls, k.available_at,
        k.lease_id::uuid AS lease_id, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
-       k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
+       k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response, coalesce(k.saved_reason, '')::text AS saved_reason,
        coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
 FROM known k
 JOIN ticket t ON t.id = k.ticket_id
@@ -136,6 +139,7 @@ type ClaimRow struct {
 	Answered       bool
 	SavedCallID    uuid.UUID
 	SavedResponse  []byte
+	SavedReason    string
 	CallID         uuid.UUID
 	Subject        string
 	Message        string
@@ -171,6 +175,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.Answered,
 			&i.SavedCallID,
 			&i.SavedResponse,
+			&i.SavedReason,
 			&i.CallID,
 			&i.Subject,
 			&i.Message,
@@ -231,12 +236,12 @@ WITH picked AS MATERIALIZED (
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
 ), known AS (
-  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response,
+  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
-    SELECT m.id, m.response FROM model_call m
+    SELECT m.id, m.response, m.reason FROM model_call m
     WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
@@ -254,7 +259,7 @@ SELECT (k.idempotency_key IS NOT NULL)::boolean AS claimed, coalesce(h.tokens, 0
        coalesce(k.attempts, 0)::int AS attempts, coalesce(k.unknown_calls, 0)::int AS unknown_calls, coalesce(k.available_at, 'epoch')::timestamptz AS available_at,
        coalesce(k.lease_id, '00000000-0000-0000-0000-000000000000')::uuid AS lease_id, coalesce(k.trace_context, '')::text AS trace_context,
        coalesce(extract(epoch FROM now() - k.created_at), 0)::float8 AS age_seconds,
-       coalesce(k.answered, false)::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response,
+       coalesce(k.answered, false)::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response, coalesce(k.saved_reason, '')::text AS saved_reason,
        coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, coalesce(t.subject, '')::text AS subject, coalesce(t.message, '')::text AS message
 FROM (VALUES (true)) one (row)
 LEFT JOIN short h ON true
@@ -295,6 +300,7 @@ type ClaimWithinRow struct {
 	Answered       bool
 	SavedCallID    uuid.UUID
 	SavedResponse  []byte
+	SavedReason    string
 	CallID         uuid.UUID
 	Subject        string
 	Message        string
@@ -344,6 +350,7 @@ func (q *Queries) ClaimWithin(ctx context.Context, arg ClaimWithinParams) ([]Cla
 			&i.Answered,
 			&i.SavedCallID,
 			&i.SavedResponse,
+			&i.SavedReason,
 			&i.CallID,
 			&i.Subject,
 			&i.Message,
@@ -716,6 +723,7 @@ WITH trip AS MATERIALIZED (
   SELECT q.idempotency_key
   FROM evaluation_outbox q
   WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+    AND q.discarded_at IS NULL
     AND q.version_id = ANY (ARRAY(SELECT v.id FROM evaluator_version v WHERE v.route = $1))
     AND q.dead_at >= (SELECT failing_since FROM trip)
 ), owned AS MATERIALIZED (
@@ -730,7 +738,7 @@ WITH trip AS MATERIALIZED (
     FROM (
       SELECT DISTINCT ON (m.attempt) m.outcome, m.class, m.finished_at
       FROM model_call m
-      WHERE m.idempotency_key = o.idempotency_key AND m.attempt <= o.attempts
+      WHERE m.idempotency_key = o.idempotency_key AND m.attempt <= o.attempts AND m.recalled_by IS NULL
       ORDER BY m.attempt, m.id DESC
     ) last
     WHERE last.outcome = 'failed' AND last.class = 'transient' AND last.finished_at >= (SELECT failing_since FROM trip)

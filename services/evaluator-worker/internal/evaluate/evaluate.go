@@ -70,7 +70,7 @@ func (w *Worker) evaluate(ctx context.Context, it *item, timeout time.Duration) 
 	case it.SavedCallID != uuid.Nil:
 		crashpoint.Pass(crashpoint.KnownSaved)
 		response, err := inference.ParseSaved(it.version.Provider, it.SavedResponse)
-		judged := judge(it, it.SavedCallID, response, err)
+		judged := judgeAgain(it, response, err)
 		crashpoint.Pass(crashpoint.KnownJudged)
 		return judged
 	case ctx.Err() != nil:
@@ -135,6 +135,17 @@ func judge(it *item, call uuid.UUID, r inference.Response, err error) settlement
 	}
 	closure.Failure = f
 	return settlement{item: it, closure: closure, failure: f}
+}
+
+// judgeAgain judges a saved response. What was rejected before stays rejected, be it for another reason: a transient
+// failure would buy it again.
+func judgeAgain(it *item, r inference.Response, err error) settlement {
+	s := judge(it, it.SavedCallID, r, err)
+	if s.failure != nil && s.failure.Class != failure.Permanent && it.SavedReason.Class() == failure.Permanent {
+		s.failure = failure.New(it.SavedReason, "", s.failure)
+		s.closure.Outcome, s.closure.Failure = ledger.Rejected, s.failure
+	}
+	return s
 }
 
 // failureOf takes a provider's error for what it is; an unclassified one is transient.

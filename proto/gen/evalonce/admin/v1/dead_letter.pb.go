@@ -289,8 +289,6 @@ type DeadLetterGroup struct {
 	// When the first of them died.
 	FirstDeadTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=first_dead_time,json=firstDeadTime,proto3" json:"first_dead_time,omitempty"`
 	LastDeadTime  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_dead_time,json=lastDeadTime,proto3" json:"last_dead_time,omitempty"`
-	// How many can be judged again for free: a response is stored that was no answer.
-	WithResponse  int64 `protobuf:"varint,7,opt,name=with_response,json=withResponse,proto3" json:"with_response,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,13 +363,6 @@ func (x *DeadLetterGroup) GetLastDeadTime() *timestamppb.Timestamp {
 		return x.LastDeadTime
 	}
 	return nil
-}
-
-func (x *DeadLetterGroup) GetWithResponse() int64 {
-	if x != nil {
-		return x.WithResponse
-	}
-	return 0
 }
 
 type ListDeadLettersRequest struct {
@@ -1864,15 +1855,14 @@ const file_evalonce_admin_v1_dead_letter_proto_rawDesc = "" +
 	"\x17GroupDeadLettersRequest\x12;\n" +
 	"\x06filter\x18\x01 \x01(\v2#.evalonce.admin.v1.DeadLetterFilterR\x06filter\"V\n" +
 	"\x18GroupDeadLettersResponse\x12:\n" +
-	"\x06groups\x18\x01 \x03(\v2\".evalonce.admin.v1.DeadLetterGroupR\x06groups\"\x9a\x02\n" +
+	"\x06groups\x18\x01 \x03(\v2\".evalonce.admin.v1.DeadLetterGroupR\x06groups\"\xf5\x01\n" +
 	"\x0fDeadLetterGroup\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x03R\x05count\x12B\n" +
 	"\x0ffirst_dead_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\rfirstDeadTime\x12@\n" +
-	"\x0elast_dead_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\flastDeadTime\x12#\n" +
-	"\rwith_response\x18\a \x01(\x03R\fwithResponse\"\x91\x01\n" +
+	"\x0elast_dead_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\flastDeadTime\"\x91\x01\n" +
 	"\x16ListDeadLettersRequest\x12;\n" +
 	"\x06filter\x18\x01 \x01(\v2#.evalonce.admin.v1.DeadLetterFilterR\x06filter\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
