@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +18,7 @@ import (
 
 func (c *cli) versionCommands() *cobra.Command {
 	return group("version", "Evaluator versions: what is asked of which model, and at what price",
-		c.versionRegister(), c.versionList(), c.versionGet(), c.versionPromote())
+		c.versionRegister(), c.versionList(), c.versionGet(), c.versionDiff(), c.versionPromote(), c.versionRollback(), c.versionHistory())
 }
 
 const registerExample = `  evalctl version register -f triage-2.yaml
@@ -46,8 +48,8 @@ A file in YAML:
 
 func (c *cli) versionRegister() *cobra.Command {
 	var file string
-	var promote, yes bool
-	var change changeFlags
+	var promote bool
+	var promotion promotion
 	cmd := &cobra.Command{
 		Use: "register -f FILE", Short: "Register a version from a file of JSON or YAML",
 		Long: "Register a version from a file of JSON or YAML. A version never changes: registering\n" +
@@ -55,8 +57,11 @@ func (c *cli) versionRegister() *cobra.Command {
 		Example: registerExample,
 		Args:    cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, _ []string) error {
+			if promote && promotion.dryRun {
+				return usageError{errors.New("--dry-run does not go with --promote: the version is not there to be promoted")}
+			}
 			if promote {
-				if err := c.mayAsk(yes); err != nil {
+				if err := c.mayAsk(promotion.yes); err != nil {
 					return err
 				}
 			}
@@ -64,22 +69,23 @@ func (c *cli) versionRegister() *cobra.Command {
 			if err := c.readMessage(file, v); err != nil {
 				return usageError{err}
 			}
-			return c.register(ctx, adminv1.NewVersionServiceClient(conn), v, promote, yes, change)
+			return c.register(ctx, adminv1.NewVersionServiceClient(conn), v, promote, promotion)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the version; - for standard input")
 	cmd.Flags().BoolVar(&promote, "promote", false, "make it the active version as well")
-	cmd.Flags().BoolVar(&yes, "yes", false, "promote without asking")
-	change.add(cmd)
+	cmd.Flags().BoolVar(&promotion.yes, "yes", false, "promote without asking")
+	cmd.Flags().BoolVar(&promotion.force, "force", false, "promote it whatever its coverage")
+	promotion.changeFlags.add(cmd)
 	must(cmd.MarkFlagRequired("file"))
 	must(cmd.MarkFlagFilename("file", "json", "yaml", "yml"))
 	return cmd
 }
 
-func (c *cli) register(ctx context.Context, versions adminv1.VersionServiceClient, v *adminv1.Version, promote, yes bool, change changeFlags) error {
+func (c *cli) register(ctx context.Context, versions adminv1.VersionServiceClient, v *adminv1.Version, promote bool, p promotion) error {
 	var header metadata.MD
 	registered, err := versions.RegisterVersion(ctx, &adminv1.RegisterVersionRequest{
-		Version: v, DryRun: change.dryRun, RequestId: change.requestID, Reason: change.reason,
+		Version: v, DryRun: p.dryRun, RequestId: p.requestID, Reason: p.reason,
 	}, grpc.Header(&header))
 	if err != nil {
 		return fmt.Errorf("register version %s: %w", v.GetId(), err)
@@ -88,21 +94,22 @@ func (c *cli) register(ctx context.Context, versions adminv1.VersionServiceClien
 	if replayed(header) {
 		done = fmt.Sprintf("version %s was registered already", registered.GetId())
 	}
-	done = change.would(done)
+	done = p.would(done)
 	if !promote {
 		return c.print(registered, func(w io.Writer) { fmt.Fprintln(w, done) })
 	}
 	// With the output as JSON, the one value on standard output is the promoted version.
 	fmt.Fprintln(c.err, done)
-	return c.promote(ctx, versions, registered.GetId(), "", yes)
+	return c.promote(ctx, versions, registered.GetId(), p)
 }
 
 func (c *cli) versionList() *cobra.Command {
-	return &cobra.Command{
-		Use: "list", Short: "List all versions, the newest first", Aliases: []string{"ls"},
+	var limit int
+	cmd := &cobra.Command{
+		Use: "list", Short: "List versions, the newest first", Aliases: []string{"ls"},
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, _ []string) error {
-			list, err := adminv1.NewVersionServiceClient(conn).ListVersions(ctx, &adminv1.ListVersionsRequest{})
+			list, err := listVersions(ctx, adminv1.NewVersionServiceClient(conn), limit)
 			if err != nil {
 				return fmt.Errorf("list versions: %w", err)
 			}
@@ -118,12 +125,61 @@ func (c *cli) versionList() *cobra.Command {
 			})
 		}),
 	}
+	limitFlag(cmd, &limit)
+	return cmd
+}
+
+// listVersions is the list up to a limit, as one page.
+func listVersions(ctx context.Context, versions adminv1.VersionServiceClient, limit int) (*adminv1.ListVersionsResponse, error) {
+	list := &adminv1.ListVersionsResponse{}
+	var err error
+	list.Versions, list.NextPageToken, err = pages(limit, func(size int32, token string) ([]*adminv1.Version, string, error) {
+		page, err := versions.ListVersions(ctx, &adminv1.ListVersionsRequest{PageSize: size, PageToken: token})
+		list.ActiveId = page.GetActiveId()
+		return page.GetVersions(), page.GetNextPageToken(), err
+	})
+	return list, err
+}
+
+func (c *cli) versionDiff() *cobra.Command {
+	return &cobra.Command{
+		Use: "diff OLD NEW", Short: "Show what changes from one version to another",
+		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeVersionArgs(2),
+		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
+			diff, err := adminv1.NewVersionServiceClient(conn).DiffVersions(ctx, &adminv1.DiffVersionsRequest{Id: args[0], OtherId: args[1]})
+			if err != nil {
+				return fmt.Errorf("compare version %s with version %s: %w", args[0], args[1], err)
+			}
+			return c.print(diff, func(w io.Writer) { describeDiff(w, args[0], args[1], diff.GetDifferences()) })
+		}),
+	}
+}
+
+func describeDiff(w io.Writer, before, after string, differences []*adminv1.FieldDifference) {
+	if len(differences) == 0 {
+		fmt.Fprintln(w, "no difference")
+		return
+	}
+	rows := [][]string{{"FIELD", before, after, "DECIDES ANSWERS"}}
+	for _, d := range differences {
+		if d.GetUnifiedDiff() != "" {
+			rows = append(rows, []string{d.GetField(), "see below", "", mark(d.GetAffectsAnswers())})
+			continue
+		}
+		rows = append(rows, []string{d.GetField(), d.GetOldValue(), d.GetNewValue(), mark(d.GetAffectsAnswers())})
+	}
+	table(w, rows...)
+	for _, d := range differences {
+		if d.GetUnifiedDiff() != "" {
+			fmt.Fprintf(w, "\n%s\n%s", strings.ToUpper(d.GetField()), printable(d.GetUnifiedDiff()))
+		}
+	}
 }
 
 func (c *cli) versionGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show a version with all of its content",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeVersionArg,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeVersionArgs(1),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			v, err := adminv1.NewVersionServiceClient(conn).GetVersion(ctx, &adminv1.GetVersionRequest{Id: args[0]})
 			if err != nil {
@@ -139,7 +195,7 @@ func describeVersion(w io.Writer, v *adminv1.Version) {
 	table(w,
 		[]string{"ID", v.GetId()},
 		[]string{"Active", mark(v.GetActive())},
-		[]string{"Created", instant(v.GetCreateTime().AsTime())},
+		[]string{"Created", instant(v.GetCreateTime().AsTime()) + " by " + v.GetCreatedBy()},
 		[]string{"Digest", v.GetDigest()},
 		[]string{"Provider", v.GetProvider()},
 		[]string{"Model", v.GetModel()},
@@ -168,75 +224,14 @@ func describeVersion(w io.Writer, v *adminv1.Version) {
 	fmt.Fprintf(w, "\nPROMPT\n%s\n", printable(v.GetPrompt()))
 }
 
-func (c *cli) versionPromote() *cobra.Command {
-	var expected string
-	var yes bool
-	cmd := &cobra.Command{
-		Use: "promote ID", Short: "Make a version the active one",
-		Long: "Make a version the active one: new tickets are evaluated under it, and work begun\n" +
-			"under another version finishes under that. It asks first; then what is replaced is\n" +
-			"the version that it has named, or nothing. Scripts give --yes, and --expected to\n" +
-			"replace no other version than the one they know of.",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeVersionArg,
-		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
-			if err := c.mayAsk(yes); err != nil {
-				return err
-			}
-			return c.promote(ctx, adminv1.NewVersionServiceClient(conn), args[0], expected, yes)
-		}),
-	}
-	cmd.Flags().StringVar(&expected, "expected", "", "refuse unless this version is the active one until then")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	must(cmd.RegisterFlagCompletionFunc("expected", c.completeVersion))
-	return cmd
-}
-
-func (c *cli) promote(ctx context.Context, versions adminv1.VersionServiceClient, id, expected string, yes bool) error {
-	if !yes {
-		active, err := c.confirmPromotion(ctx, versions, id)
-		if err != nil {
-			return err
+// completeVersionArgs completes up to most arguments.
+func (c *cli) completeVersionArgs(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		// Yes was said to replacing that one.
-		if expected == "" {
-			expected = active
-		}
+		return c.completeVersion(cmd, args, typed)
 	}
-	response, err := versions.PromoteVersion(ctx, &adminv1.PromoteVersionRequest{Id: id, ExpectedActiveId: expected})
-	if err != nil {
-		return fmt.Errorf("promote version %s: %w", id, err)
-	}
-	return c.print(response, func(w io.Writer) { fmt.Fprintf(w, "version %s is active\n", response.GetVersion().GetId()) })
-}
-
-// confirmPromotion asks unless there is nothing to change, and returns which version is active now.
-func (c *cli) confirmPromotion(ctx context.Context, versions adminv1.VersionServiceClient, id string) (active string, err error) {
-	list, err := versions.ListVersions(ctx, &adminv1.ListVersionsRequest{})
-	if err != nil {
-		return "", fmt.Errorf("find the active version: %w", err)
-	}
-	found := false
-	for _, v := range list.GetVersions() {
-		found = found || v.GetId() == id
-		if v.GetActive() {
-			active = v.GetId()
-		}
-	}
-	switch {
-	case !found, active == id:
-		return active, nil // the service has the word
-	case active == "":
-		return "", c.confirm(ctx, fmt.Sprintf("Evaluate new tickets under version %s? None is active now.", id))
-	default:
-		return active, c.confirm(ctx, fmt.Sprintf("Evaluate new tickets under version %s instead of %s?", id, active))
-	}
-}
-
-func (c *cli) completeVersionArg(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return c.completeVersion(cmd, args, typed)
 }
 
 // completionTimeout is how long somebody who pressed a key will wait.
@@ -250,7 +245,7 @@ func (c *cli) completeVersion(cmd *cobra.Command, _ []string, _ string) ([]cobra
 		return nil, cobra.ShellCompDirectiveError
 	}
 	defer conn.Close()
-	list, err := adminv1.NewVersionServiceClient(conn).ListVersions(cmd.Context(), &adminv1.ListVersionsRequest{})
+	list, err := listVersions(cmd.Context(), adminv1.NewVersionServiceClient(conn), largestPage)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

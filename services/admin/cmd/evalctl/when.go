@@ -14,7 +14,10 @@ func (s *span) Type() string { return "duration" }
 
 func (s *span) String() string {
 	const day = 24 * time.Hour
-	if d := time.Duration(*s); d != 0 && d%day == 0 {
+	if *s == 0 {
+		return ""
+	}
+	if d := time.Duration(*s); d%day == 0 {
 		return fmt.Sprintf("%dd", d/day)
 	}
 	return time.Duration(*s).String()
@@ -56,5 +59,26 @@ func (m *moment) Set(text string) error {
 		return fmt.Errorf("must be a time in RFC 3339 with its offset, such as 2026-11-30T15:00:00Z, or so long ago, such as 30d or 36h, and not %q", text)
 	}
 	m.Time = time.Now().Add(-time.Duration(ago))
+	return nil
+}
+
+// share is a part of a whole as a flag, from 0 to 1; nil when it is not given.
+type share struct{ value *float64 }
+
+func (s *share) Type() string { return "share" }
+
+func (s *share) String() string {
+	if s.value == nil {
+		return ""
+	}
+	return strconv.FormatFloat(*s.value, 'g', -1, 64)
+}
+
+func (s *share) Set(text string) error {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(v >= 0 && v <= 1) { // so that NaN is none
+		return fmt.Errorf("must be a number from 0 to 1, and not %q", text)
+	}
+	s.value = &v
 	return nil
 }
