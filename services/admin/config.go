@@ -18,7 +18,7 @@ type Config struct {
 	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8083" help:"where REST is served; port 0 takes a free one"`
 	Access                 access.Config
 	AdminTokens            rpc.Tokens    `env:"EVALONCE_ADMIN_TOKENS" secret:"true" help:"operator=hash[,operator=hash...], where hash is the SHA-256 of an API token in hex"`
-	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"4194304" help:"largest request, in bytes as sent"`
+	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"16777216" help:"largest request, in bytes as sent; a truth to compare with takes about 80 for each ticket"`
 	CallTimeout            time.Duration `env:"EVALONCE_CALL_TIMEOUT" envDefault:"30s" help:"longest time of one call, whatever its deadline"`
 	ShutdownGrace          time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"25s" help:"time that running calls get when the service stops"`
 }

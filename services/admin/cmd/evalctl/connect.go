@@ -12,19 +12,28 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/evalonce/evalonce/pkg/config"
 )
 
-// settings are those that do not change from one command to the next.
+// settings are those that do not change from one command to the next: the admin service's.
 type settings struct {
 	Address string `env:"EVALONCE_ADMIN_ADDRESS" envDefault:"localhost:8084" help:"host:port of the admin service's gRPC"`
 	Token   string `env:"EVALONCE_ADMIN_TOKEN" secret:"true" help:"API token"`
+	TLS     clientTLS
+}
+
+// apiSettings are those of ticket-api, for the commands that are a client's and not an operator's.
+type apiSettings struct {
+	Address string `env:"EVALONCE_API_ADDRESS" envDefault:"localhost:8081" help:"host:port of ticket-api's gRPC"`
+	Token   string `env:"EVALONCE_API_TOKEN" secret:"true" help:"API token"`
 	TLS     clientTLS
 }
 
@@ -62,9 +71,29 @@ func (t clientTLS) config() (*tls.Config, error) {
 // maxResponse is room for a long list of long prompts.
 const maxResponse = 256 << 20
 
-// connect prepares a connection; nothing is sent before the first call.
+const keepaliveInterval = 30 * time.Second
+
+// connect prepares a connection to the admin service; nothing is sent before the first call.
 func (c *cli) connect() (*grpc.ClientConn, error) {
-	s, err := c.settings()
+	s, err := config.Load[settings](c.environ, nil, io.Discard)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return c.connectTo(s, "EVALONCE_ADMIN_TOKEN")
+}
+
+// connectAPI prepares a connection to ticket-api.
+func (c *cli) connectAPI() (*grpc.ClientConn, error) {
+	s, err := config.Load[apiSettings](c.environ, nil, io.Discard)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return c.connectTo(settings(s), "EVALONCE_API_TOKEN")
+}
+
+// connectTo takes the name of the setting that the token would be in.
+func (c *cli) connectTo(s settings, tokenName string) (*grpc.ClientConn, error) {
+	s, err := c.complete(s, tokenName)
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -86,6 +115,9 @@ func (c *cli) connect() (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(transport),
 		grpc.WithPerRPCCredentials(bearer{token: s.Token, plaintext: plaintext}),
 		grpc.WithUnaryInterceptor(c.call(address)),
+		grpc.WithStreamInterceptor(c.stream(address)),
+		// A stream has no deadline, and must not wait for a service that is gone without a word.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepaliveInterval}),
 		grpc.WithDisableServiceConfig(), // a name's TXT record has no say in how calls are made
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
 		grpc.WithUserAgent("evalctl/"+version),
@@ -96,11 +128,8 @@ func (c *cli) connect() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func (c *cli) settings() (settings, error) {
-	s, err := config.Load[settings](c.environ, nil, io.Discard)
-	if err != nil {
-		return settings{}, err
-	}
+// complete adds what the command line says.
+func (c *cli) complete(s settings, tokenName string) (settings, error) {
 	if c.flags.address != "" {
 		s.Address = c.flags.address
 	}
@@ -112,7 +141,7 @@ func (c *cli) settings() (settings, error) {
 		s.Token = strings.TrimRight(string(b), "\r\n")
 	}
 	if s.Token == "" && s.TLS.CertFile == "" {
-		return settings{}, errors.New("no token: set EVALONCE_ADMIN_TOKEN, or name a file that holds it by --token-file")
+		return settings{}, fmt.Errorf("no token: set %s, or name a file that holds it by --token-file", tokenName)
 	}
 	if strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return settings{}, errors.New("the token holds characters that no token has: is it the right file?")

@@ -33,7 +33,7 @@ func TestUsageErrors(t *testing.T) {
 		"no id":                    {"version get", nil, "accepts 1 arg(s), received 0"},
 		"two ids":                  {"version promote a b --yes", nil, "accepts 1 arg(s), received 2"},
 		"no file":                  {"version register", nil, `required flag(s) "file" not set`},
-		"a form of output":         {"version list -o xml", nil, "must be table or json"},
+		"a form of output":         {"version list -o xml", nil, "must be table, json"},
 		"no token":                 {"version list", []string{elsewhere}, "no token: set EVALONCE_ADMIN_TOKEN"},
 		"an empty token":           {"version list", []string{"EVALONCE_ADMIN_TOKEN="}, "no token"},
 		"a token file that is not": {"version list --token-file /nowhere/token", nil, "/nowhere/token: no such file"},

@@ -21,6 +21,7 @@ type output string
 const (
 	asTable output = "table"
 	asJSON  output = "json"
+	asCSV   output = "csv"
 )
 
 func (o *output) String() string { return string(*o) }
@@ -28,11 +29,11 @@ func (o *output) Type() string   { return "form" }
 
 func (o *output) Set(s string) error {
 	switch form := output(s); form {
-	case asTable, asJSON:
+	case asTable, asJSON, asCSV:
 		*o = form
 		return nil
 	default:
-		return fmt.Errorf("must be %s or %s", asTable, asJSON)
+		return fmt.Errorf("must be %s, %s or, where a command has it, %s", asTable, asJSON, asCSV)
 	}
 }
 

@@ -85,17 +85,17 @@ func (c *cli) root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.flags.address, "address", "", "host:port of the admin service, in place of EVALONCE_ADMIN_ADDRESS")
+	flags.StringVar(&c.flags.address, "address", "", "host:port of the service, in place of EVALONCE_ADMIN_ADDRESS")
 	flags.StringVar(&c.flags.tokenFile, "token-file", "", "file that holds the API token, in place of EVALONCE_ADMIN_TOKEN")
 	flags.BoolVar(&c.flags.insecure, "insecure", false, "send the token and everything else unencrypted, wherever the service is")
 	flags.DurationVar(&c.flags.timeout, "timeout", defaultTimeout, "longest time to wait for one answer")
 	c.flags.output = asTable
-	flags.VarP(&c.flags.output, "output", "o", "form of the output: table or json")
-	forms := []cobra.Completion{string(asTable), string(asJSON)}
+	flags.VarP(&c.flags.output, "output", "o", "form of the output: table, json or, where a command has it, csv")
+	forms := []cobra.Completion{string(asTable), string(asJSON), string(asCSV)}
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	root.AddCommand(c.versionCommands(), c.auditCommands())
+	root.AddCommand(c.versionCommands(), c.auditCommands(), c.credentialCommands())
 	return root
 }
 
@@ -124,9 +124,18 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 
 // action is a command's work with a connection to the service.
 func (c *cli) action(do func(ctx context.Context, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+	return c.actionOn(c.connect, do)
+}
+
+func (c *cli) actionOn(
+	connect func() (*grpc.ClientConn, error), do func(ctx context.Context, conn *grpc.ClientConn, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {
 		c.understood = true
-		conn, err := c.connect()
+		if err := c.checkOutput(cmd); err != nil {
+			return err
+		}
+		conn, err := connect()
 		if err != nil {
 			return err
 		}
