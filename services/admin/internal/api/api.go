@@ -25,6 +25,7 @@ import (
 func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool) {
 	adminv1.RegisterVersionServiceServer(r, NewVersions(db))
 	adminv1.RegisterAuditServiceServer(r, NewAudit(db))
+	adminv1.RegisterCredentialServiceServer(r, NewCredentials(db))
 	adminv1.RegisterCompareServiceServer(r, NewCompare(db))
 }
 
@@ -33,6 +34,7 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 	return []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		adminv1.RegisterVersionServiceHandler,
 		adminv1.RegisterAuditServiceHandler,
+		adminv1.RegisterCredentialServiceHandler,
 		adminv1.RegisterCompareServiceHandler,
 	}
 }
@@ -43,6 +45,7 @@ func Policy() rpc.Policy {
 	for _, service := range []grpc.ServiceDesc{
 		adminv1.VersionService_ServiceDesc,
 		adminv1.AuditService_ServiceDesc,
+		adminv1.CredentialService_ServiceDesc,
 		adminv1.CompareService_ServiceDesc,
 	} {
 		policy["/"+service.ServiceName+"/*"] = rpc.Authenticated
@@ -52,7 +55,8 @@ func Policy() rpc.Policy {
 
 // Creating are the methods that create something.
 func Creating() []string {
-	return []string{adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName}
+	return []string{adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName,
+		adminv1.CredentialService_CreateToken_FullMethodName, adminv1.CredentialService_AdmitCertificate_FullMethodName}
 }
 
 // callerOf names the operator, for the record.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/comparison"
+	"github.com/evalonce/evalonce/pkg/credentialdb"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 )
@@ -20,6 +21,8 @@ const (
 	reasonActiveVersionChanged = "ACTIVE_VERSION_CHANGED"
 	reasonCoverageTooLow       = "COVERAGE_TOO_LOW"
 	reasonNothingToRollBackTo  = "NOTHING_TO_ROLL_BACK_TO"
+	reasonCredentialNotFound   = "CREDENTIAL_NOT_FOUND"
+	reasonCredentialExists     = "CREDENTIAL_EXISTS"
 	reasonSampleNotFound       = "SAMPLE_NOT_FOUND"
 	reasonSampleExists         = "SAMPLE_EXISTS"
 )
@@ -44,6 +47,10 @@ func Errors(err error) *rpc.Error {
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonSampleNotFound, Message: "there is no such sample", Cause: err}
 	case errors.As(err, &sampleExists):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: reasonSampleExists, Message: sampleExists.Error(), Cause: err}
+	case errors.Is(err, credentialdb.ErrNotFound):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonCredentialNotFound, Message: "there is no such credential", Cause: err}
+	case errors.Is(err, credentialdb.ErrTaken):
+		return &rpc.Error{Code: codes.AlreadyExists, Reason: reasonCredentialExists, Message: credentialdb.ErrTaken.Error(), Cause: err}
 	case errors.Is(err, auditdb.ErrKeyReused):
 		return &rpc.Error{
 			Code: codes.FailedPrecondition, Reason: rpc.ReasonKeyReused, Cause: err, Metadata: map[string]string{"field": "request_id"},
