@@ -95,7 +95,7 @@ CREATE INDEX reprocess_job_newest ON reprocess_job (kind, id);
 ALTER TABLE evaluation_outbox
   ADD COLUMN job_id uuid,
   ADD CHECK (job_id IS NULL OR lane = 'bulk');
-CREATE INDEX evaluation_outbox_job ON evaluation_outbox (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX evaluation_outbox_job ON evaluation_outbox (job_id, idempotency_key) WHERE job_id IS NOT NULL;
 
 -- The job that a call was made for, to say what the job has cost. And the replay (a job's id) with which an operator has
 -- set a call aside, to buy its answer again: such a call is history, and counts for nothing when it is decided whether
