@@ -1,18 +1,11 @@
 -- +goose Up
 
--- Time-ordered identifiers (RFC 9562, version 7) made by the database's clock. 48 bits of milliseconds,
--- then the 74 random bits of a version 4 value.
--- +goose StatementBegin
+-- Time-ordered identifiers (RFC 9562, version 7) made by the database's clock: 48 bits of milliseconds, the version, and
+-- what follows the version in a random value of version 4. Through text, which is the fastest way there is in SQL.
 CREATE FUNCTION uuid_v7(at timestamptz DEFAULT clock_timestamp()) RETURNS uuid
 LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
-  SELECT encode(
-    set_bit(set_bit(
-      overlay(uuid_send(gen_random_uuid())
-              PLACING substring(int8send((extract(epoch FROM at) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
-      52, 1), 53, 1),
-    'hex')::uuid
+  SELECT (lpad(to_hex((date_part('epoch', at) * 1000)::bigint), 12, '0') || '7' || substr(gen_random_uuid()::text, 16))::uuid
 $$;
--- +goose StatementEnd
 
 -- The smallest version 7 identifier of an instant: the bound of a range of identifiers.
 -- +goose StatementBegin

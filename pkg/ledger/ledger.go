@@ -7,6 +7,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -55,8 +56,14 @@ func Close(ctx context.Context, tx pgx.Tx, closures []Closure) error {
 	if len(closures) == 0 {
 		return nil
 	}
-	var p ledgersql.CloseCallsParams
+	p := ledgersql.CloseCallsParams{FirstID: closures[0].CallID, LastID: closures[0].CallID}
 	for _, c := range closures {
+		if bytes.Compare(c.CallID[:], p.FirstID[:]) < 0 {
+			p.FirstID = c.CallID
+		}
+		if bytes.Compare(c.CallID[:], p.LastID[:]) > 0 {
+			p.LastID = c.CallID
+		}
 		p.Ids = append(p.Ids, c.CallID)
 		p.Outcomes = append(p.Outcomes, string(c.Outcome))
 		class, reason, detail := "", "", ""

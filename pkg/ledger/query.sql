@@ -19,7 +19,8 @@ FROM ROWS FROM (
   unnest(@costs_usd::text[]), unnest(@responses::bytea[]), unnest(@trace_ids::text[])
 ) AS u(id, outcome, class, reason, error, http_status, provider_request_id, served_model,
        input_tokens, cached_input_tokens, output_tokens, reasoning_tokens, cost_usd, response, trace_id)
-WHERE m.id = ANY (@ids::uuid[]) AND m.id = u.id -- the first keeps a plan from reading whole partitions
+WHERE m.id = ANY (@ids::uuid[]) AND m.id = u.id -- the first keeps a plan from reading whole partitions, the range from opening all
+  AND m.id BETWEEN @first_id::uuid AND @last_id::uuid
   AND (m.outcome = 'open' OR m.outcome = 'saved' OR m.outcome = 'unknown' AND u.outcome IN ('answered', 'rejected', 'saved'));
 
 -- name: SettleCharges :many

@@ -79,7 +79,7 @@ func (q *Queries) Bury(ctx context.Context, arg BuryParams) ([]string, error) {
 
 const claim = `-- name: Claim :many
 WITH picked AS MATERIALIZED (
-  SELECT q.idempotency_key
+  SELECT q.ctid::tid AS place
   FROM evaluation_outbox q
   WHERE q.route = $1 AND q.lane = $2 AND q.status = 'pending'
     AND q.available_at >= $3 AND q.available_at <= now()
@@ -88,20 +88,22 @@ WITH picked AS MATERIALIZED (
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE evaluation_outbox o
-  SET status = 'processing', attempts = o.attempts + 1, lease_id = gen_random_uuid(),
+  SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
       locked_by = $5::text, locked_until = now() + make_interval(secs => $6::float8)
-  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM picked))
+  WHERE o.ctid = ANY (ARRAY(SELECT place FROM picked))
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
+), unjudged AS MATERIALIZED ( -- once for the batch: the ledger has a partition for every month
+  SELECT m.idempotency_key, m.id, m.response, m.reason
+  FROM model_call m
+  WHERE m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM claimed))
+    AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL
 ), known AS (
   SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
-         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
+         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
-  LEFT JOIN LATERAL (
-    SELECT m.id, m.response, m.reason FROM model_call m
-    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
-  ) s ON true
+  LEFT JOIN LATERAL (SELECT u.id, u.response, u.reason FROM unjudged u WHERE u.idempotency_key = c.idempotency_key LIMIT 1) s ON true
 ), opened AS (
   INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, job_id)
   SELECT call_id, idempotency_key, version_id, lease_id, attempts, job_id
@@ -145,6 +147,8 @@ type ClaimRow struct {
 	Message        string
 }
 
+// The lease is the identifier of its call, too, where one is made. A row that somebody changed while it was picked has
+// moved, and is left for the next claim.
 func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error) {
 	rows, err := q.db.Query(ctx, claim,
 		arg.Route,
@@ -229,7 +233,7 @@ WITH picked AS MATERIALIZED (
   FROM sized s
 ), claimed AS (
   UPDATE evaluation_outbox o
-  SET status = 'processing', attempts = o.attempts + 1, lease_id = gen_random_uuid(),
+  SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
       locked_by = $10::text, locked_until = now() + make_interval(secs => $11::float8)
   FROM judged j
   WHERE o.idempotency_key = j.idempotency_key AND j.fits
@@ -237,7 +241,7 @@ WITH picked AS MATERIALIZED (
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
 ), known AS (
   SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
-         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN uuid_v7() END AS call_id
+         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
@@ -539,7 +543,7 @@ const leased = `-- name: Leased :many
 SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.route,
        coalesce(m.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id
 FROM evaluation_outbox o
-LEFT JOIN model_call m ON m.lease_id = o.lease_id AND m.outcome = 'open'
+LEFT JOIN model_call m ON m.id = o.lease_id AND m.outcome = 'open'
 WHERE o.locked_by = $1::text AND o.status = 'processing'
 ORDER BY o.idempotency_key
 `
@@ -653,7 +657,7 @@ WITH expired AS MATERIALIZED (
 ), lost AS (
   UPDATE model_call m
   SET outcome = 'unknown', class = 'unknown', reason = 'lease_expired', finished_at = now()
-  WHERE m.outcome = 'open' AND m.lease_id = ANY (ARRAY(SELECT lease_id FROM expired))
+  WHERE m.outcome = 'open' AND m.id = ANY (ARRAY(SELECT lease_id FROM expired))
   RETURNING m.lease_id
 ), judged AS (
   SELECT e.idempotency_key, l.lease_id IS NOT NULL AS lost,
@@ -786,7 +790,7 @@ WITH owned AS MATERIALIZED (
   FOR NO KEY UPDATE OF o
 ), closed AS (
   UPDATE model_call m SET outcome = 'unsent', finished_at = now()
-  WHERE m.lease_id = ANY ($2::uuid[]) AND m.outcome = 'open'
+  WHERE m.id = ANY ($2::uuid[]) AND m.outcome = 'open'
     AND m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
 )
 UPDATE evaluation_outbox o
