@@ -25,33 +25,49 @@ const (
 	// settlers is how many groups of settlements may be written at once.
 	settlers   = 3
 	settleMost = 500
+	// gatherMost is how long the first of a group waits for others: a transaction for every call that ends would be as
+	// many transactions as calls.
+	gatherMost = 5 * time.Millisecond
 	// While the database cannot be reached, settlements are kept and tried again.
 	settleRetry     = 100 * time.Millisecond
 	settleRetryMost = 2 * time.Second
 )
 
-// settleAll writes settlements in groups: whatever came while the group before was being written.
+// settleAll writes settlements in groups.
 func (w *Worker) settleAll(ctx context.Context) {
-	for first := range w.settled {
-		group := []settlement{first}
-	gather:
-		for len(group) < settleMost {
-			select {
-			case s, ok := <-w.settled:
-				if !ok {
-					break gather
-				}
-				group = append(group, s)
-			default:
-				break gather
-			}
-		}
+	for group := w.gather(); len(group) > 0; group = w.gather() {
 		w.report(ctx, group)
 		crashpoint.Pass(crashpoint.SettleReported)
 		w.settle(ctx, group)
 		crashpoint.Pass(crashpoint.SettleCommitted)
 		w.conclude(ctx, group)
 	}
+}
+
+// gather returns the next group: what has come since the last one was gathered, and what comes within moments of its
+// first. It is empty when no more will come.
+func (w *Worker) gather() []settlement {
+	w.gathering.Lock()
+	defer w.gathering.Unlock()
+	first, ok := <-w.settled
+	if !ok {
+		return nil
+	}
+	group := append(make([]settlement, 0, settleMost), first)
+	timer := time.NewTimer(gatherMost)
+	defer timer.Stop()
+	for len(group) < settleMost {
+		select {
+		case s, ok := <-w.settled:
+			if !ok {
+				return group
+			}
+			group = append(group, s)
+		case <-timer.C:
+			return group
+		}
+	}
+	return group
 }
 
 // settle writes a group until it is written. A group that the database refuses is taken apart, so that a row

@@ -72,6 +72,7 @@ type Worker struct {
 	gate      *route.Gate
 	tickets   *ticketdb.Store
 	settled   chan settlement
+	gathering sync.Mutex // one group is gathered at a time, so that it gets all that comes
 
 	// claiming is held for reading from before a claim until its leases are in held.
 	claiming sync.RWMutex
@@ -298,22 +299,31 @@ func (w *Worker) idle(ctx context.Context, l *line) bool {
 	return ctx.Err() == nil
 }
 
-// takeSlots takes all free slots, at least one; none when ctx has ended. When few are free it lingers for more.
+// takeSlots takes all free slots, at least one; none when ctx has ended. When less than half are free it lingers for
+// more.
 func (w *Worker) takeSlots(ctx context.Context, l *line) int {
 	select {
 	case <-ctx.Done():
 		return 0
 	case l.slots <- struct{}{}:
 	}
-	taken := 1 + takeFree(l.slots, min(cap(l.slots), claimMost)-1)
-	if taken < cap(l.slots)/8 {
+	most := min(cap(l.slots), claimMost)
+	taken := takeFree(l.slots, 1, most)
+	if taken < most/2 {
 		timer := time.NewTimer(lingerMost)
 		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
+	linger:
+		for taken < most/2 {
+			select {
+			case l.slots <- struct{}{}:
+				taken++
+				continue
+			case <-ctx.Done():
+			case <-timer.C:
+			}
+			break linger
 		}
-		taken += takeFree(l.slots, min(cap(l.slots), claimMost)-taken)
+		taken = takeFree(l.slots, taken, most)
 	}
 	if ctx.Err() != nil {
 		for range taken {
@@ -324,15 +334,16 @@ func (w *Worker) takeSlots(ctx context.Context, l *line) int {
 	return taken
 }
 
-func takeFree(slots chan struct{}, most int) int {
-	for taken := range most {
+// takeFree takes free slots until most are taken, without waiting.
+func takeFree(slots chan struct{}, taken, most int) int {
+	for ; taken < most; taken++ {
 		select {
 		case slots <- struct{}{}:
 		default:
 			return taken
 		}
 	}
-	return most
+	return taken
 }
 
 // claim leases up to most rows of a route, or the one row of its probe.
