@@ -84,6 +84,12 @@ const (
 	readTimeout       = 60 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxStreams        = 1000
+	// A connection ends now and then, so that callers find replicas that came later.
+	maxConnectionAge = 30 * time.Minute
+	maxIdle          = 15 * time.Minute
+	// One whose other end is gone without a word is noticed within both of these.
+	pingInterval = 2 * time.Minute
+	pingTimeout  = 20 * time.Second
 )
 
 // Listen binds both ports. The server answers nobody until Run.
@@ -153,6 +159,9 @@ func (s *Server) buildGRPC(o Options, protection *tls.Config) error {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(readHeaderTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: o.CallTimeout, MaxConnectionIdle: maxIdle, Time: pingInterval, Timeout: pingTimeout,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
 	r := registrar{Server: s.grpc, guard: guard, policy: policy, stopping: s.stopping}
