@@ -143,10 +143,14 @@ func Cancel(ctx context.Context, tx pgx.Tx, kind Kind, id uuid.UUID, settle bool
 	return change(ctx, tx, kind, id, Canceled, settle, Running, Paused, Failed)
 }
 
+// Lock returns a job and keeps it as it is until the transaction ends; a chunk that is under way is waited for.
+func Lock(ctx context.Context, tx pgx.Tx, kind Kind, id uuid.UUID) (Job, error) {
+	row, err := jobdbsql.New(tx).LockJob(ctx, jobdbsql.LockJobParams{Kind: string(kind), ID: id})
+	return one(row, err, id, "lock")
+}
+
 func change(ctx context.Context, tx pgx.Tx, kind Kind, id uuid.UUID, to State, settle bool, from ...State) (Job, bool, error) {
-	q := jobdbsql.New(tx)
-	row, err := q.LockJob(ctx, jobdbsql.LockJobParams{Kind: string(kind), ID: id})
-	j, err := one(row, err, id, "lock")
+	j, err := Lock(ctx, tx, kind, id)
 	if err != nil || j.State == to {
 		return j, false, err
 	}
@@ -157,7 +161,7 @@ func change(ctx context.Context, tx pgx.Tx, kind Kind, id uuid.UUID, to State, s
 	if !allowed {
 		return j, false, &StateError{ID: id, Is: j.State, Want: to}
 	}
-	row, err = q.ChangeJob(ctx, jobdbsql.ChangeJobParams{ID: id, State: string(to), Unsettled: settle})
+	row, err := jobdbsql.New(tx).ChangeJob(ctx, jobdbsql.ChangeJobParams{ID: id, State: string(to), Unsettled: settle})
 	j, err = one(row, err, id, "change")
 	return j, err == nil, err
 }

@@ -12,13 +12,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/evalonce/evalonce/pkg/config"
-	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/telemetry"
 	"github.com/evalonce/evalonce/services/admin/internal/api"
-	"github.com/evalonce/evalonce/services/admin/internal/job"
 )
 
 const serviceName = "admin"
@@ -48,14 +46,14 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer pool.Close()
-	jobs, jobPool, err := openJobs(ctx, cfg, map[jobdb.Kind]job.Step{})
+	jobs, jobPool, err := openJobs(ctx, cfg, api.Steps())
 	if err != nil {
 		return err
 	}
 	defer jobPool.Close()
 	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
-		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool) }, Gateways: api.Gateways(),
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool, jobs) }, Gateways: api.Gateways(),
 		Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,

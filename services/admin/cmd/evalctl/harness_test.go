@@ -21,6 +21,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// awake needs no waking.
+type awake struct{}
+
+func (awake) Wake() {}
+
 // operator runs command lines against an admin service on a database of its own.
 type operator struct {
 	t              *testing.T
@@ -30,7 +35,7 @@ type operator struct {
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	db := pgtest.New(t)
-	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db) })
+	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) })
 }
 
 // serve serves the services that the policy names until the test ends.

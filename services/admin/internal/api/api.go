@@ -16,17 +16,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
 
+	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/proto/openapi"
+	"github.com/evalonce/evalonce/services/admin/internal/job"
+	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
 )
 
-// Register adds the services to a server.
-func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool) {
+// Register adds the services to a server. The jobs that they make are another's to run.
+func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
 	adminv1.RegisterVersionServiceServer(r, NewVersions(db))
 	adminv1.RegisterAuditServiceServer(r, NewAudit(db))
 	adminv1.RegisterCredentialServiceServer(r, NewCredentials(db))
 	adminv1.RegisterCompareServiceServer(r, NewCompare(db))
+	adminv1.RegisterReprocessServiceServer(r, NewReprocess(db, jobs))
+}
+
+// Steps do the chunks of the jobs that the services make.
+func Steps() map[jobdb.Kind]job.Step {
+	return map[jobdb.Kind]job.Step{jobdb.Evaluate: reprocess.Step}
 }
 
 // Gateways are the services' REST forms.
@@ -36,6 +45,7 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 		adminv1.RegisterAuditServiceHandler,
 		adminv1.RegisterCredentialServiceHandler,
 		adminv1.RegisterCompareServiceHandler,
+		adminv1.RegisterReprocessServiceHandler,
 	}
 }
 
@@ -47,6 +57,7 @@ func Policy() rpc.Policy {
 		adminv1.AuditService_ServiceDesc,
 		adminv1.CredentialService_ServiceDesc,
 		adminv1.CompareService_ServiceDesc,
+		adminv1.ReprocessService_ServiceDesc,
 	} {
 		policy["/"+service.ServiceName+"/*"] = rpc.Authenticated
 	}
@@ -55,8 +66,11 @@ func Policy() rpc.Policy {
 
 // Creating are the methods that create something.
 func Creating() []string {
-	return []string{adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName,
-		adminv1.CredentialService_CreateToken_FullMethodName, adminv1.CredentialService_AdmitCertificate_FullMethodName}
+	return []string{
+		adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName,
+		adminv1.ReprocessService_StartReprocess_FullMethodName,
+		adminv1.CredentialService_CreateToken_FullMethodName, adminv1.CredentialService_AdmitCertificate_FullMethodName,
+	}
 }
 
 // callerOf names the operator, for the record.

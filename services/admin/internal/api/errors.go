@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff"
@@ -11,8 +12,10 @@ import (
 	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/comparison"
 	"github.com/evalonce/evalonce/pkg/credentialdb"
+	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
 )
 
 const (
@@ -25,6 +28,9 @@ const (
 	reasonCredentialExists     = "CREDENTIAL_EXISTS"
 	reasonSampleNotFound       = "SAMPLE_NOT_FOUND"
 	reasonSampleExists         = "SAMPLE_EXISTS"
+	reasonJobNotFound          = "JOB_NOT_FOUND"
+	reasonJobState             = "JOB_STATE"
+	reasonCostAboveMaximum     = "COST_ABOVE_MAXIMUM"
 )
 
 // Errors is what callers are told of the services' domain errors; nil for any other.
@@ -32,6 +38,8 @@ func Errors(err error) *rpc.Error {
 	var conflict *versiondb.ConflictError
 	var changed *versiondb.ActiveChangedError
 	var sampleExists *comparison.SampleExistsError
+	var jobState *jobdb.StateError
+	var dear *reprocess.CostError
 	switch {
 	case errors.Is(err, versiondb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: "there is no such version", Cause: err}
@@ -51,6 +59,19 @@ func Errors(err error) *rpc.Error {
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonCredentialNotFound, Message: "there is no such credential", Cause: err}
 	case errors.Is(err, credentialdb.ErrTaken):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: reasonCredentialExists, Message: credentialdb.ErrTaken.Error(), Cause: err}
+	case errors.Is(err, jobdb.ErrNotFound):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonJobNotFound, Message: "there is no such job", Cause: err}
+	case errors.As(err, &jobState):
+		return &rpc.Error{
+			Code: codes.FailedPrecondition, Reason: reasonJobState, Message: jobState.Error(), Cause: err, Metadata: map[string]string{"state": string(jobState.Is)},
+		}
+	case errors.As(err, &dear):
+		return &rpc.Error{
+			Code: codes.FailedPrecondition, Reason: reasonCostAboveMaximum, Message: dear.Error() + "; nothing is begun", Cause: err,
+			Metadata: map[string]string{
+				"calls": strconv.FormatInt(dear.Estimate.Calls(), 10), "estimatedCostUsd": dear.Estimate.CostUSD.String(), "maxCostUsd": dear.Max.String(),
+			},
+		}
 	case errors.Is(err, auditdb.ErrKeyReused):
 		return &rpc.Error{
 			Code: codes.FailedPrecondition, Reason: rpc.ReasonKeyReused, Cause: err, Metadata: map[string]string{"field": "request_id"},

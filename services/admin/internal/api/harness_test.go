@@ -28,6 +28,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// awake needs no waking.
+type awake struct{}
+
+func (awake) Wake() {}
+
 // adminAPI is the API on a database of its own, with two operators.
 type adminAPI struct {
 	t        *testing.T
@@ -51,7 +56,7 @@ func start(t *testing.T) *adminAPI {
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register: func(r grpc.ServiceRegistrar) { api.Register(r, a.db) }, Gateways: api.Gateways(),
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, a.db, awake{}) }, Gateways: api.Gateways(),
 		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: a.db.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
