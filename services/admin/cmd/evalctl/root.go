@@ -95,7 +95,7 @@ func (c *cli) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	root.AddCommand(c.versionCommands(), c.auditCommands(), c.credentialCommands())
+	root.AddCommand(c.versionCommands(), c.auditCommands(), c.compareCommand(), c.sampleCommands(), c.ticketsCommands(), c.credentialCommands())
 	return root
 }
 

@@ -119,4 +119,6 @@ type sampleRecord struct {
 	Tickets int `json:"tickets"`
 }
 
-func recordOfSample(s comparison.Sample) sampleRecord { return sampleRecord{Draw: s.Draw, Tickets: s.Tickets} }
+func recordOfSample(s comparison.Sample) sampleRecord {
+	return sampleRecord{Draw: s.Draw, Tickets: s.Tickets}
+}
