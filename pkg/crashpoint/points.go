@@ -66,6 +66,8 @@ const (
 	SettleClosed Point = "settle.closed"
 	// SettleSaved is when the results are written, and the budgets still charged with the worst.
 	SettleSaved Point = "settle.saved"
+	// SettleTold is when the webhooks that follow from all this are written, and the budgets still charged with the worst.
+	SettleTold Point = "settle.told"
 	// SettleCharged is when they are charged with what the calls have cost: what is left is COMMIT.
 	SettleCharged Point = "settle.charged"
 	// SettleCommitted is when all is stored, and the worker still counts the leases as its own.
@@ -86,6 +88,28 @@ const (
 	ReclaimBegun Point = "reclaim.begun"
 	// ReclaimCommitted is when it has taken some back.
 	ReclaimCommitted Point = "reclaim.committed"
+)
+
+// Deliver: webhooks, of the worker.
+const (
+	// DeliverClaimed is when deliveries are leased: what is left is COMMIT.
+	DeliverClaimed Point = "deliver.claimed"
+	// DeliverClaimCommitted is when that is stored, and no request has left.
+	DeliverClaimCommitted Point = "deliver.claim_committed"
+	// DeliverReturned is when the receiver has answered, and nothing of it is written.
+	DeliverReturned Point = "deliver.returned"
+	// DeliverSettled is when that is written: what is left is COMMIT.
+	DeliverSettled Point = "deliver.settled"
+	// DeliverSettleCommitted is when it is stored, and the worker still counts the leases as its own.
+	DeliverSettleCommitted Point = "deliver.settle_committed"
+	// DeliverExtended is when the leases of deliveries are extended.
+	DeliverExtended Point = "deliver.extended"
+	// DeliverReclaimed is when deliveries of a dead worker are taken back.
+	DeliverReclaimed Point = "deliver.reclaimed"
+	// DeliverSuperseded is when the tickets of a chunk are told of that a promotion has changed: what is left is COMMIT.
+	DeliverSuperseded Point = "deliver.superseded"
+	// DeliverSupersedeCommitted is when that is stored.
+	DeliverSupersedeCommitted Point = "deliver.supersede_committed"
 )
 
 // Stop: the worker has been told to.
@@ -123,8 +147,10 @@ func All() []Point {
 		ClaimLeased, ClaimCharged, ClaimCommitted, ClaimBegun, ProbeBegun, KnownAnswered, KnownSaved, KnownJudged,
 		CallSending, CallReturned,
 		SettleTripped, SettleReported, SettleBegun, SettleFinished, SettlePutBack, SettleBuried, SettleReleased,
-		SettleClosed, SettleSaved, SettleCharged, SettleCommitted, KeepBegun, KeepCommitted,
+		SettleClosed, SettleSaved, SettleTold, SettleCharged, SettleCommitted, KeepBegun, KeepCommitted,
 		HeartbeatBegun, HeartbeatExtended, ReclaimBegun, ReclaimCommitted,
+		DeliverClaimed, DeliverClaimCommitted, DeliverReturned, DeliverSettled, DeliverSettleCommitted, DeliverExtended, DeliverReclaimed,
+		DeliverSuperseded, DeliverSupersedeCommitted,
 		StopGivingBack, StopDrained,
 		SweepReclaimed, SweepReclaimCommitted, SweepPruned, SweepPruneCommitted,
 		SweepPartitioned, SweepPartitionCommitted, SweepReconciled, SweepReconcileCommitted,

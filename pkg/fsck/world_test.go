@@ -209,10 +209,11 @@ func settleCharge(ctx context.Context, tx pgx.Tx, call uuid.UUID) error {
 
 func (w *world) reclaim() {
 	w.t.Helper()
-	r, err := outbox.Reclaim(w.t.Context(), w.db, 100)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	var r outbox.Reclaimed
+	w.tx(func(ctx context.Context, tx pgx.Tx) (err error) {
+		r, _, err = outbox.Reclaim(ctx, tx, 100)
+		return err
+	})
 	if r.Pending+r.Dead != 1 {
 		w.t.Fatalf("reclaimed %+v, want one lease", r)
 	}

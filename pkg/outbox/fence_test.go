@@ -277,15 +277,15 @@ func TestReclaimLeavesLivingLeases(t *testing.T) {
 	w := newWorld(t)
 	w.enqueue(0, 1)
 	c := w.claimOne("a")
-	if r, err := outbox.Reclaim(t.Context(), w.db, 10); err != nil || r != (outbox.Reclaimed{}) {
-		t.Errorf("reclaimed %+v, %v", r, err)
+	if r := w.reclaim(); r != (outbox.Reclaimed{}) {
+		t.Errorf("reclaimed %+v", r)
 	}
 	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second'")
 	if lost, err := outbox.Extend(t.Context(), w.db, "a", []uuid.UUID{c.ID}, time.Minute); err != nil || len(lost) != 0 {
 		t.Errorf("lost %v, %v: a lease that nobody reclaimed is still held", lost, err)
 	}
-	if r, err := outbox.Reclaim(t.Context(), w.db, 10); err != nil || r != (outbox.Reclaimed{}) {
-		t.Errorf("reclaimed %+v, %v after the heartbeat", r, err)
+	if r := w.reclaim(); r != (outbox.Reclaimed{}) {
+		t.Errorf("reclaimed %+v after the heartbeat", r)
 	}
 }
 

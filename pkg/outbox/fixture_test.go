@@ -132,10 +132,18 @@ func (w *world) claimOne(worker string) outbox.Claimed {
 func (w *world) expire() outbox.Reclaimed {
 	w.t.Helper()
 	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second' WHERE status = 'processing'")
-	r, err := outbox.Reclaim(w.t.Context(), w.db, 1000)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	return w.reclaim()
+}
+
+func (w *world) reclaim() (r outbox.Reclaimed) {
+	w.t.Helper()
+	w.tx(func(ctx context.Context, tx pgx.Tx) (err error) {
+		var dead []content.Key
+		if r, dead, err = outbox.Reclaim(ctx, tx, 1000); len(dead) != r.Dead {
+			w.t.Errorf("%d keys of %d dead letters", len(dead), r.Dead)
+		}
+		return err
+	})
 	return r
 }
 

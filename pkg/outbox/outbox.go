@@ -216,16 +216,20 @@ type Reclaimed struct {
 }
 
 // Reclaim takes back up to most expired leases. An open call of such a lease may have been paid: it is closed as
-// unknown, and its work goes on only as the version's policy allows. Safe to run anywhere, by several at once.
-func Reclaim(ctx context.Context, db outboxsql.DBTX, most int) (Reclaimed, error) {
-	rows, err := outboxsql.New(db).Reclaim(ctx, int32(most))
+// unknown, and its work goes on only as the version's policy allows. Safe to run anywhere, by several at once. The keys of
+// what is a dead letter now come back: those who follow it are waited for, so that the caller sees their tickets.
+func Reclaim(ctx context.Context, tx pgx.Tx, most int) (r Reclaimed, dead []content.Key, err error) {
+	q := outboxsql.New(tx)
+	rows, err := q.Reclaim(ctx, int32(most))
 	if err != nil {
-		return Reclaimed{}, fmt.Errorf("reclaim expired leases: %w", err)
+		return Reclaimed{}, nil, fmt.Errorf("reclaim expired leases: %w", err)
 	}
-	var r Reclaimed
+	var buried []string
 	for _, row := range rows {
 		if row.Dead {
 			r.Dead++
+			buried = append(buried, row.IdempotencyKey)
+			dead = append(dead, content.Key(row.IdempotencyKey))
 		} else {
 			r.Pending++
 		}
@@ -233,5 +237,10 @@ func Reclaim(ctx context.Context, db outboxsql.DBTX, most int) (Reclaimed, error
 			r.Unknown++
 		}
 	}
-	return r, nil
+	if len(buried) > 0 {
+		if err := q.LockForBurial(ctx, buried); err != nil {
+			return Reclaimed{}, nil, fmt.Errorf("lock %d evaluations that were given up: %w", len(buried), err)
+		}
+	}
+	return r, dead, nil
 }

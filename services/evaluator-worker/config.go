@@ -2,8 +2,10 @@ package main
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
+	"github.com/evalonce/evalonce/pkg/webhook"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
 )
@@ -24,7 +26,14 @@ type Config struct {
 	AnthropicBaseURL  string        `env:"EVALONCE_ANTHROPIC_BASE_URL" envDefault:"https://api.anthropic.com" help:"any endpoint that speaks Anthropic's messages, without the /v1"`
 	AnthropicAPIKey   string        `env:"EVALONCE_ANTHROPIC_API_KEY" secret:"true" help:"sent as x-api-key; without one, versions for Anthropic wait, and their routes halt"`
 	AnthropicProxyURL string        `env:"EVALONCE_ANTHROPIC_PROXY_URL" secret:"true" help:"HTTP proxy towards Anthropic; empty connects directly"`
-	HealthAddress     string        `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8082" help:"serves /healthz and /readyz; empty serves neither"`
+
+	WebhookKeys                webhook.Keyring `env:"EVALONCE_WEBHOOK_KEYS" secret:"true" help:"name=key[,name=key...], the keys of webhook secrets: 32 bytes in base64; the first seals, all open; the same as ticket-api's. Without any, webhooks are kept and not sent"`
+	WebhookAllowHTTP           bool            `env:"EVALONCE_WEBHOOK_ALLOW_HTTP" envDefault:"false" help:"send webhooks without TLS, too, where the endpoint's URL says so"`
+	WebhookAllowNetworks       []netip.Prefix  `env:"EVALONCE_WEBHOOK_ALLOW_NETWORKS" help:"networks that webhooks may be sent to although they are no public ones, as CIDR, comma-separated"`
+	WebhookConcurrency         int             `env:"EVALONCE_WEBHOOK_CONCURRENCY" envDefault:"256" help:"webhook requests under way"`
+	WebhookEndpointConcurrency int             `env:"EVALONCE_WEBHOOK_ENDPOINT_CONCURRENCY" envDefault:"16" help:"of them to one endpoint, by all workers together"`
+
+	HealthAddress string `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8082" help:"serves /healthz and /readyz; empty serves neither"`
 }
 
 // Validate reports all that is wrong at once.
@@ -38,6 +47,8 @@ func (c Config) Validate() error {
 	check(c.Concurrency >= 1 && c.Concurrency <= 10_000, "EVALONCE_CONCURRENCY must be from 1 to 10000")
 	check(c.Lease >= time.Second, "EVALONCE_LEASE must be at least 1s")
 	check(c.PollInterval >= 10*time.Millisecond, "EVALONCE_POLL_INTERVAL must be at least 10ms")
+	check(c.WebhookConcurrency >= 1 && c.WebhookConcurrency <= 10_000, "EVALONCE_WEBHOOK_CONCURRENCY must be from 1 to 10000")
+	check(c.WebhookEndpointConcurrency >= 1 && c.WebhookEndpointConcurrency <= 1000, "EVALONCE_WEBHOOK_ENDPOINT_CONCURRENCY must be from 1 to 1000")
 	check(c.ShutdownGrace >= 0, "EVALONCE_SHUTDOWN_GRACE must not be negative")
 	return errors.Join(problems...)
 }

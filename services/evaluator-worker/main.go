@@ -17,6 +17,8 @@ import (
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/telemetry"
+	"github.com/evalonce/evalonce/pkg/webhook"
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/deliver"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
 )
 
@@ -60,16 +62,24 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return fmt.Errorf("name the worker: %w", err)
 	}
+	name := host + "/" + uuid.NewString()
+	webhooks, closeWebhooks, err := cfg.openWebhooks(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer closeWebhooks()
 	worker := evaluate.New(evaluate.Options{
 		Claims: claims, Settles: settles, Listen: cfg.listenURL(),
 		Providers: providers, Routes: cfg.Routes,
-		Name: host + "/" + uuid.NewString(), Concurrency: cfg.Concurrency, Lease: cfg.Lease, PollInterval: cfg.PollInterval,
+		Name: name, Concurrency: cfg.Concurrency, Lease: cfg.Lease, PollInterval: cfg.PollInterval,
 		Grace: cfg.ShutdownGrace, Tracer: otel.Tracer(serviceName), LinkFollowers: telemetry.Exporting(environ),
+		Told: webhooks.Wake,
 	})
 	group := process.NewGroup(ctx)
 	if cfg.HealthAddress != "" {
 		group.Go("health", health{address: cfg.HealthAddress, db: settles}.run)
 	}
 	group.GoWithin(cfg.ShutdownGrace+evaluate.SaveMost+process.DefaultGrace, "evaluate", worker.Run)
+	group.GoWithin(webhook.Timeout+deliver.SaveMost+process.DefaultGrace, "webhooks", webhooks.Run)
 	return group.Wait()
 }

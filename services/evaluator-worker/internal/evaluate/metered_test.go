@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/shopspring/decimal"
 	"pgregory.net/rapid"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/providersim"
 	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
@@ -386,7 +388,10 @@ func TestLateResponseCorrectsItsCharge(t *testing.T) {
 	}
 	worst := r.spent(route.Budget{Scope: route.AllRoutes, Period: route.Day})
 	r.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second', available_at = now() + interval '1 hour'")
-	if _, err := outbox.Reclaim(t.Context(), r.db, 10); err != nil {
+	if err := postgres.InTx(t.Context(), r.db, func(ctx context.Context, tx pgx.Tx) error {
+		_, _, err := outbox.Reclaim(ctx, tx, 10)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if still := r.spent(route.Budget{Scope: route.AllRoutes, Period: route.Day}); !still.Equal(worst) || !still.IsPositive() {

@@ -19,6 +19,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/route"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 const (
@@ -131,7 +132,8 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 // costs its item an attempt only while they are well, and an attempt that the breaker's opening is to give back is
 // written before that, or not at all.
 func (w *Worker) write(ctx context.Context, group []settlement) error {
-	return postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
+	told := 0
+	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
 		crashpoint.Pass(crashpoint.SettleBegun)
 		down, err := route.Hold(ctx, tx, blamed(group))
 		if err != nil {
@@ -166,6 +168,10 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 			return err
 		}
 		crashpoint.PassIf(len(c.results) > 0, crashpoint.SettleSaved)
+		if told, err = webhook.Tell(ctx, tx, c.ended()); err != nil {
+			return err
+		}
+		crashpoint.PassIf(told > 0, crashpoint.SettleTold)
 		deltas, err := ledger.SettleCharges(ctx, tx, c.charged)
 		if err != nil {
 			return err
@@ -174,6 +180,10 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 		crashpoint.PassIf(len(deltas) > 0, crashpoint.SettleCharged)
 		return err
 	})
+	if err == nil {
+		w.told(told)
+	}
+	return err
 }
 
 // blamed are the routes of failures that cost an attempt while the route is well.
@@ -207,6 +217,18 @@ type changes struct {
 	closures           []ledger.Closure
 	results            []ledger.Result
 	charged            []uuid.UUID // calls whose charges are to be settled
+}
+
+// ended are the keys that may have come to their end: what a lost lease keeps from it is not told of.
+func (c changes) ended() []content.Key {
+	var keys []content.Key
+	for _, f := range c.finished {
+		keys = append(keys, f.Key)
+	}
+	for _, b := range c.burials {
+		keys = append(keys, b.Key)
+	}
+	return keys
 }
 
 func changesOf(group []settlement, down map[string]bool, tried map[content.Key]time.Duration) changes {

@@ -16,12 +16,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/policy"
+	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 // Options sets a worker up.
@@ -40,7 +44,8 @@ type Options struct {
 	PollInterval  time.Duration
 	Grace         time.Duration // for running calls, once stopping
 	Tracer        trace.Tracer
-	LinkFollowers bool // look up every ticket that an evaluation serves, to link its trace
+	LinkFollowers bool   // look up every ticket that an evaluation serves, to link its trace
+	Told          func() // is called when webhooks have been written; nil when nobody wants to know
 }
 
 // What a worker does unless it is told otherwise.
@@ -82,6 +87,8 @@ type Worker struct {
 	versions map[string]evaluation.Version
 	lines    map[string]*line
 	strays   strays
+
+	policy atomic.Pointer[policy.Compiled] // the active one, as of the last refresh
 }
 
 // New makes a worker.
@@ -168,7 +175,7 @@ func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) erro
 	for {
 		added, err := w.refresh(ctx)
 		if err != nil && ctx.Err() == nil {
-			slog.WarnContext(ctx, "cannot read the routes", slog.Any("error", err))
+			slog.WarnContext(ctx, "cannot read the policy and the routes", slog.Any("error", err))
 		}
 		for _, l := range added {
 			slog.InfoContext(ctx, "serving a route", slog.String("route", l.name), slog.Int("concurrency", w.Concurrency))
@@ -182,8 +189,11 @@ func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) erro
 	}
 }
 
-// refresh reads the routes and returns those that are new to this worker.
+// refresh reads the active policy and the routes, and returns the routes that are new to this worker.
 func (w *Worker) refresh(ctx context.Context) (added []*line, err error) {
+	if err := w.refreshPolicy(ctx); err != nil {
+		return nil, err
+	}
 	routes, err := w.gate.List(ctx)
 	if err != nil {
 		return nil, err
@@ -437,7 +447,7 @@ func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t te
 	}
 	w.mu.Unlock()
 	for _, r := range rows {
-		it := &item{Claimed: r, route: l.name, terms: t}
+		it := &item{Claimed: r, route: l.name, terms: t, decide: w.decide}
 		v, err := w.version(ctx, r.VersionID)
 		if err != nil {
 			problem = err
@@ -528,7 +538,7 @@ func (w *Worker) reclaims(ctx context.Context) error {
 		case <-timer.C:
 		}
 		crashpoint.Pass(crashpoint.ReclaimBegun)
-		r, err := outbox.Reclaim(ctx, w.Settles, reclaimMost)
+		r, err := w.reclaim(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			slog.WarnContext(ctx, "cannot reclaim expired leases", slog.Any("error", err))
@@ -537,6 +547,32 @@ func (w *Worker) reclaims(ctx context.Context) error {
 			slog.WarnContext(ctx, "reclaimed expired leases", slog.Int("pending", r.Pending), slog.Int("dead", r.Dead), slog.Int("unknown_calls", r.Unknown))
 			w.wakeAll()
 		}
+	}
+}
+
+// reclaim takes back what one transaction may, and tells of what is a dead letter for it.
+func (w *Worker) reclaim(ctx context.Context) (r outbox.Reclaimed, err error) {
+	told := 0
+	err = postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
+		var dead []content.Key
+		var err error
+		if r, dead, err = outbox.Reclaim(ctx, tx, reclaimMost); err != nil {
+			return err
+		}
+		told, err = webhook.Tell(ctx, tx, dead)
+		return err
+	})
+	if err != nil {
+		return outbox.Reclaimed{}, err
+	}
+	w.told(told)
+	return r, nil
+}
+
+// told wakes whoever sends webhooks.
+func (w *Worker) told(deliveries int) {
+	if deliveries > 0 && w.Told != nil {
+		w.Told()
 	}
 }
 

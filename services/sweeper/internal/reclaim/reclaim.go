@@ -1,7 +1,7 @@
 // Package reclaim takes expired leases back when no worker lives to do it.
 //
 // An expired lease never proves a death, so nothing is taken for undone: an open call of such a lease is closed as
-// unknown, and its work goes on only as its version allows.
+// unknown, and its work goes on only as its version allows. Clients that want to know hear of what became a dead letter.
 package reclaim
 
 import (
@@ -9,9 +9,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 const batch = 500
@@ -21,7 +23,11 @@ func Run(ctx context.Context, db postgres.Beginner) (total outbox.Reclaimed, err
 	for {
 		var r outbox.Reclaimed
 		err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {
-			r, err = outbox.Reclaim(ctx, tx, batch)
+			var dead []content.Key
+			if r, dead, err = outbox.Reclaim(ctx, tx, batch); err != nil {
+				return err
+			}
+			_, err = webhook.Tell(ctx, tx, dead)
 			crashpoint.PassIf(r != outbox.Reclaimed{}, crashpoint.SweepReclaimed)
 			return err
 		})

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"context"
+
+	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/webhook"
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/deliver"
+)
+
+// webhookConns are few: a claim, a settlement, a heartbeat, and a look around.
+const webhookConns = 4
+
+// openWebhooks makes the pool of webhooks, with connections of its own.
+func (c *Config) openWebhooks(ctx context.Context, name string) (*deliver.Pool, func(), error) {
+	db, err := postgres.Open(ctx, postgres.Config{
+		URL: c.DatabaseURL, MaxConns: webhookConns, AppName: serviceName + " webhooks", IdleInTransactionTimeout: idleInTransaction,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	client := webhook.NewClient(webhook.ClientOptions{AllowHTTP: c.WebhookAllowHTTP, Allow: c.WebhookAllowNetworks, Timeout: webhook.Timeout})
+	pool := deliver.New(deliver.Options{
+		DB: db, Sender: client, Keys: &c.WebhookKeys, Name: name, Concurrency: c.WebhookConcurrency, PerEndpoint: c.WebhookEndpointConcurrency,
+		PollInterval: c.PollInterval, Lease: deliver.DefaultLease, Grace: webhook.Timeout,
+	})
+	return pool, func() { client.Close(); db.Close() }, nil
+}
