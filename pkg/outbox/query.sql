@@ -1,12 +1,12 @@
 -- name: Enqueue :many
 -- Work for every key that has neither work nor a result, and whose ticket is stored. Rows go in in key order; the keys
--- inserted come back.
+-- inserted come back. OFFSET 0 keeps the planner from joining whole tables instead of looking rows up.
 INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane, trace_context)
 SELECT u.key, u.content_hash, u.ticket_id::uuid, @version_id::text, @route::text, @lane::text, u.trace_context
 FROM ROWS FROM (unnest(@keys::text[]), unnest(@content_hashes::bytea[]), unnest(@ticket_ids::text[]), unnest(@trace_contexts::text[]))
      AS u(key, content_hash, ticket_id, trace_context)
-WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
-  AND EXISTS (SELECT FROM ticket t WHERE t.id = u.ticket_id::uuid)
+WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key OFFSET 0)
+  AND EXISTS (SELECT FROM ticket t WHERE t.id = u.ticket_id::uuid OFFSET 0)
 ORDER BY u.key
 ON CONFLICT DO NOTHING
 RETURNING idempotency_key;

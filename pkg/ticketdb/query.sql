@@ -1,6 +1,6 @@
 -- name: PlanLookups :exec
--- A plan that reads a whole table, chosen while the table was small, would be kept until its statistics are new.
-SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+-- A plan that reads a whole table or index, chosen while it was small, would be kept until its statistics are new.
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 
 -- name: ReserveRequests :many
@@ -24,7 +24,7 @@ JOIN client_request r ON r.scope = u.scope AND r.key = u.key;
 
 -- name: InsertTickets :one
 -- Of the tickets with a request those whose request is theirs: of the others an earlier one has had its effect. All
--- rows of a transaction carry its one now().
+-- rows of a transaction carry its one now(). OFFSET 0 keeps the planner from reading all requests into a hash.
 WITH inserted AS (
   INSERT INTO ticket (id, client_id, external_id, subject, message, content_hash, trace_context)
   SELECT u.id::uuid, u.client_id, u.external_id, u.subject, u.message, u.content_hash, u.trace_context
@@ -33,7 +33,7 @@ WITH inserted AS (
                   unnest(@request_scopes::text[]), unnest(@request_keys::text[]))
        AS u(id, client_id, external_id, subject, message, content_hash, trace_context, request_scope, request_key)
   WHERE u.request_key = ''
-     OR EXISTS (SELECT FROM client_request r WHERE r.scope = u.request_scope AND r.key = u.request_key AND r.ticket_id = u.id::uuid)
+     OR EXISTS (SELECT FROM client_request r WHERE r.scope = u.request_scope AND r.key = u.request_key AND r.ticket_id = u.id::uuid OFFSET 0)
 )
 SELECT now()::timestamptz AS created_at;
 

@@ -39,6 +39,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
+	defer keepHeapFloor()()
 	flush, err := telemetry.Setup(ctx, serviceName, version, environ)
 	if err != nil {
 		return err

@@ -374,8 +374,8 @@ INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version
 SELECT u.key, u.content_hash, u.ticket_id::uuid, $1::text, $2::text, $3::text, u.trace_context
 FROM ROWS FROM (unnest($4::text[]), unnest($5::bytea[]), unnest($6::text[]), unnest($7::text[]))
      AS u(key, content_hash, ticket_id, trace_context)
-WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
-  AND EXISTS (SELECT FROM ticket t WHERE t.id = u.ticket_id::uuid)
+WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key OFFSET 0)
+  AND EXISTS (SELECT FROM ticket t WHERE t.id = u.ticket_id::uuid OFFSET 0)
 ORDER BY u.key
 ON CONFLICT DO NOTHING
 RETURNING idempotency_key
@@ -392,7 +392,7 @@ type EnqueueParams struct {
 }
 
 // Work for every key that has neither work nor a result, and whose ticket is stored. Rows go in in key order; the keys
-// inserted come back.
+// inserted come back. OFFSET 0 keeps the planner from joining whole tables instead of looking rows up.
 func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, enqueue,
 		arg.VersionID,

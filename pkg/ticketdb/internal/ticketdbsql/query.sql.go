@@ -205,7 +205,7 @@ WITH inserted AS (
                   unnest($8::text[]), unnest($9::text[]))
        AS u(id, client_id, external_id, subject, message, content_hash, trace_context, request_scope, request_key)
   WHERE u.request_key = ''
-     OR EXISTS (SELECT FROM client_request r WHERE r.scope = u.request_scope AND r.key = u.request_key AND r.ticket_id = u.id::uuid)
+     OR EXISTS (SELECT FROM client_request r WHERE r.scope = u.request_scope AND r.key = u.request_key AND r.ticket_id = u.id::uuid OFFSET 0)
 )
 SELECT now()::timestamptz AS created_at
 `
@@ -223,7 +223,7 @@ type InsertTicketsParams struct {
 }
 
 // Of the tickets with a request those whose request is theirs: of the others an earlier one has had its effect. All
-// rows of a transaction carry its one now().
+// rows of a transaction carry its one now(). OFFSET 0 keeps the planner from reading all requests into a hash.
 func (q *Queries) InsertTickets(ctx context.Context, arg InsertTicketsParams) (time.Time, error) {
 	row := q.db.QueryRow(ctx, insertTickets,
 		arg.Ids,
@@ -302,11 +302,11 @@ func (q *Queries) ListEvaluations(ctx context.Context, arg ListEvaluationsParams
 }
 
 const planLookups = `-- name: PlanLookups :exec
-SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
 `
 
-// A plan that reads a whole table, chosen while the table was small, would be kept until its statistics are new.
+// A plan that reads a whole table or index, chosen while it was small, would be kept until its statistics are new.
 func (q *Queries) PlanLookups(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, planLookups)
 	return err

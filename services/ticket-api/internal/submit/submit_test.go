@@ -33,21 +33,27 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, db: pgtest.New(t)}
+	w.promote("v1")
+	w.submit = run(t, w.db, time.Hour)
+	return w
+}
+
+// promote makes a new version the active one.
+func (w *world) promote(id string) {
+	w.t.Helper()
 	v := evaluation.Version{
-		ID: "v1", PromptVersion: "p1", Provider: "openai", Model: "m", Prompt: "Sort it.", AnswerSchema: evaluation.AnswerSchema,
+		ID: id, PromptVersion: "p1", Provider: "openai", Model: "m", Prompt: "Sort it for " + id, AnswerSchema: evaluation.AnswerSchema,
 		Departments: []evaluation.Department{{Name: "billing"}}, MaxOutputTokens: 100, Route: "main", MaxUnknownCalls: 2,
 	}.WithDefaults()
-	err := postgres.InTx(t.Context(), w.db, func(ctx context.Context, tx pgx.Tx) error {
+	err := postgres.InTx(w.t.Context(), w.db, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := versiondb.Register(ctx, tx, v, "test"); err != nil {
 			return err
 		}
 		return versiondb.Promote(ctx, tx, v.ID, "", "test")
 	})
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	w.submit = run(t, w.db, time.Hour)
-	return w
 }
 
 func run(t *testing.T, db *pgxpool.Pool, retention time.Duration) *submit.Submitter {
@@ -176,6 +182,82 @@ func (w *world) answer() {
 		if _, err := w.db.Exec(w.t.Context(), sql); err != nil {
 			w.t.Fatal(err)
 		}
+	}
+}
+
+// The version that was active last is only a guess.
+func TestAPromotedVersionIsUsedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for n, version := range []string{"v1", "v2", "v3"} {
+		if version != "v1" {
+			w.promote(version)
+		}
+		r, err := w.submit.Submit(t.Context(), request("k-"+version, "hello"))
+		if err != nil || r.Ticket.Evaluation.VersionID != version {
+			t.Errorf("receipt %+v, %v, want version %s", r, err, version)
+		}
+		if got := w.count("evaluation_outbox WHERE version_id = '" + version + "'"); got != 1 {
+			t.Errorf("%d rows of work for %s", got, version)
+		}
+		if got := w.count("evaluation_outbox"); got != n+1 {
+			t.Errorf("%d rows of work, want %d", got, n+1)
+		}
+	}
+}
+
+// A replay leaves dead work alone; a new ticket of the same content re-arms it. In one group, both.
+func TestOnlyNewTicketsRearm(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.submit.Submit(t.Context(), request("k", "hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.db.Exec(t.Context(), `UPDATE evaluation_outbox SET status = 'dead', dead_at = now(), attempts = 8,
+		last_class = 'transient', last_reason = 'attempts_spent'`); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.submit.Submit(t.Context(), request("k", "hello")); err != nil || !r.Replayed {
+		t.Fatalf("receipt %+v, %v", r, err)
+	}
+	if w.count("evaluation_outbox WHERE status = 'dead'") != 1 {
+		t.Error("a replay has re-armed dead work")
+	}
+	receipts, err := w.submit.SubmitAll(t.Context(), []submit.Request{request("k", "hello"), request("l", "hello"), request("l2", "hello")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !receipts[0].Replayed || receipts[1].Replayed || receipts[1].Ticket.Evaluation.State != outbox.Pending {
+		t.Errorf("receipts %+v", receipts)
+	}
+	if w.count("evaluation_outbox WHERE status = 'pending' AND attempts = 0") != 1 {
+		t.Error("new tickets have not re-armed dead work")
+	}
+}
+
+// The work belongs to the first ticket that is really stored, and a replay whose work is gone by now gets none.
+func TestReplaysGetNoWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.submit.Submit(t.Context(), request("k", "hello")); err != nil {
+		t.Fatal(err)
+	}
+	// As if its version had been recalled: neither work nor a result.
+	if _, err := w.db.Exec(t.Context(), "DELETE FROM evaluation_outbox"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.submit.Submit(t.Context(), request("k", "hello")); err != nil || !r.Replayed {
+		t.Fatalf("receipt %+v, %v", r, err)
+	}
+	if w.count("evaluation_outbox") != 0 {
+		t.Error("a replay got work")
+	}
+	receipts, err := w.submit.SubmitAll(t.Context(), []submit.Request{request("k", "hello"), request("l", "hello")})
+	if err != nil || !receipts[0].Replayed {
+		t.Fatalf("receipts %+v, %v", receipts, err)
+	}
+	if w.count("evaluation_outbox WHERE ticket_id = '"+receipts[1].Ticket.ID.String()+"'") != 1 {
+		t.Error("the work is not the stored ticket's")
 	}
 }
 
