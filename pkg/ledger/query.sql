@@ -129,13 +129,6 @@ FROM newest n
 CROSS JOIN ranged
 GROUP BY n.version_id;
 
--- name: CostOfKeys :many
--- What answers to keys of these versions have cost on average, be they answers or not.
-SELECT m.version_id, avg(m.cost_usd)::numeric AS usd
-FROM model_call m
-WHERE m.idempotency_key = ANY (@keys::text[]) AND m.cost_usd IS NOT NULL AND m.outcome IN ('answered', 'rejected', 'saved')
-GROUP BY m.version_id;
-
 -- name: Savings :many
 -- What became of the newest tickets of a day under the versions that were active in it: how many were answered, how many
 -- of them by the call of another, and what a call cost.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/shopspring/decimal"
 
-	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/ledger/internal/ledgersql"
 )
 
@@ -65,18 +64,4 @@ func Savings(ctx context.Context, db ledgersql.DBTX) ([]Saving, error) {
 		savings[i] = Saving{Route: r.Route, Tickets: r.Tickets, AnsweredWithoutCall: r.AnsweredWithoutCall, CallUSD: r.CallUSD}
 	}
 	return savings, nil
-}
-
-// CostOf returns what the responses to keys have cost on average, by version. Versions of which none has a known cost
-// are missing.
-func CostOf(ctx context.Context, db ledgersql.DBTX, keys []content.Key) (map[string]decimal.Decimal, error) {
-	rows, err := ledgersql.New(db).CostOfKeys(ctx, names(keys))
-	if err != nil {
-		return nil, fmt.Errorf("average the costs of %d keys: %w", len(keys), err)
-	}
-	costs := make(map[string]decimal.Decimal, len(rows))
-	for _, r := range rows {
-		costs[r.VersionID] = r.USD
-	}
-	return costs, nil
 }

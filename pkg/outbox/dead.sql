@@ -116,6 +116,14 @@ WHERE s.id = @selection
 GROUP BY o.version_id
 ORDER BY o.version_id;
 
+-- name: SelectedCosts :many
+-- What responses to some of a selection have cost on average, be they answers or not.
+SELECT m.version_id, avg(m.cost_usd)::numeric AS usd
+FROM (SELECT q.idempotency_key FROM replay_selection q WHERE q.id = @selection LIMIT @most) s
+JOIN model_call m ON m.idempotency_key = s.idempotency_key
+WHERE m.cost_usd IS NOT NULL AND m.outcome IN ('answered', 'rejected', 'saved')
+GROUP BY m.version_id;
+
 -- name: TakeSelected :many
 DELETE FROM replay_selection s
 WHERE s.id = @selection AND s.idempotency_key = ANY (ARRAY(

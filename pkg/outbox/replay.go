@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/shopspring/decimal"
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/outbox/internal/outboxsql"
@@ -54,6 +55,23 @@ func SelectDead(ctx context.Context, tx pgx.Tx, s Selection) ([]Selected, error)
 		selected[i] = Selected{VersionID: r.VersionID, Count: r.Selected, WithResponse: r.WithResponse}
 	}
 	return selected, nil
+}
+
+// costSample is how many of a selection are looked at for what they have cost.
+const costSample = 1000
+
+// SelectedCosts returns what responses to a selection have cost on average, by version, from a thousand of it. Versions
+// of which no cost is known are missing.
+func SelectedCosts(ctx context.Context, tx pgx.Tx, selection uuid.UUID) (map[string]decimal.Decimal, error) {
+	rows, err := outboxsql.New(tx).SelectedCosts(ctx, outboxsql.SelectedCostsParams{Selection: selection, Most: costSample})
+	if err != nil {
+		return nil, fmt.Errorf("average the costs of selection %s: %w", selection, err)
+	}
+	costs := make(map[string]decimal.Decimal, len(rows))
+	for _, r := range rows {
+		costs[r.VersionID] = r.USD
+	}
+	return costs, nil
 }
 
 // DropSelection forgets what a replay has not come to.

@@ -17,6 +17,7 @@ type Control struct {
 	PausedBy    string
 	PauseReason string
 	ChangedAt   time.Time
+	ReadAt      time.Time // by the database's clock; Wait is from then on
 
 	// What of the limits may be used at once now; meaningless without the limit.
 	RequestsLeft int64
@@ -39,7 +40,7 @@ func Controls(ctx context.Context, db routesql.DBTX, name string) ([]Control, er
 	}
 	controls := make([]Control, len(rows))
 	for i, r := range rows {
-		c := Control{Route: known[r.Name], PausedBy: r.PausedBy, PauseReason: r.PauseReason, ChangedAt: r.ChangedAt}
+		c := Control{Route: known[r.Name], PausedBy: r.PausedBy, PauseReason: r.PauseReason, ChangedAt: r.ChangedAt, ReadAt: r.ReadAt}
 		if r.PausedAt != nil {
 			c.PausedAt = *r.PausedAt
 		}

@@ -239,7 +239,7 @@ WHERE name = @name AND call_timeout <> make_interval(secs => @seconds::float8);
 -- name: Controls :many
 -- Routes by name, all or one, with what operators have set and what is left of the limits' credits.
 SELECT r.name, r.paused_at, coalesce(r.paused_by, '')::text AS paused_by, coalesce(r.pause_reason, '')::text AS pause_reason, r.changed_at,
-       r.request_credit, r.token_credit, extract(epoch FROM clock_timestamp() - r.refilled_at)::float8 AS elapsed_seconds
+       r.request_credit, r.token_credit, extract(epoch FROM clock_timestamp() - r.refilled_at)::float8 AS elapsed_seconds, now()::timestamptz AS read_at
 FROM provider_route r
 WHERE @name::text = '' OR r.name = @name
 ORDER BY r.name;

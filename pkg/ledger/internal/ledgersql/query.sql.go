@@ -85,39 +85,6 @@ func (q *Queries) CloseCalls(ctx context.Context, arg CloseCallsParams) (int64, 
 	return result.RowsAffected(), nil
 }
 
-const costOfKeys = `-- name: CostOfKeys :many
-SELECT m.version_id, avg(m.cost_usd)::numeric AS usd
-FROM model_call m
-WHERE m.idempotency_key = ANY ($1::text[]) AND m.cost_usd IS NOT NULL AND m.outcome IN ('answered', 'rejected', 'saved')
-GROUP BY m.version_id
-`
-
-type CostOfKeysRow struct {
-	VersionID string
-	USD       decimal.Decimal
-}
-
-// What answers to keys of these versions have cost on average, be they answers or not.
-func (q *Queries) CostOfKeys(ctx context.Context, keys []string) ([]CostOfKeysRow, error) {
-	rows, err := q.db.Query(ctx, costOfKeys, keys)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CostOfKeysRow
-	for rows.Next() {
-		var i CostOfKeysRow
-		if err := rows.Scan(&i.VersionID, &i.USD); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ensurePartitions = `-- name: EnsurePartitions :one
 SELECT ensure_model_call_partitions($1::int)
 `

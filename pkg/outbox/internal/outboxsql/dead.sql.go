@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/shopspring/decimal"
 )
 
 const anyAnswered = `-- name: AnyAnswered :many
@@ -654,6 +655,45 @@ func (q *Queries) Selected(ctx context.Context, selection uuid.UUID) ([]Selected
 	for rows.Next() {
 		var i SelectedRow
 		if err := rows.Scan(&i.VersionID, &i.Selected, &i.WithResponse); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const selectedCosts = `-- name: SelectedCosts :many
+SELECT m.version_id, avg(m.cost_usd)::numeric AS usd
+FROM (SELECT q.idempotency_key FROM replay_selection q WHERE q.id = $1 LIMIT $2) s
+JOIN model_call m ON m.idempotency_key = s.idempotency_key
+WHERE m.cost_usd IS NOT NULL AND m.outcome IN ('answered', 'rejected', 'saved')
+GROUP BY m.version_id
+`
+
+type SelectedCostsParams struct {
+	Selection uuid.UUID
+	Most      int32
+}
+
+type SelectedCostsRow struct {
+	VersionID string
+	USD       decimal.Decimal
+}
+
+// What responses to some of a selection have cost on average, be they answers or not.
+func (q *Queries) SelectedCosts(ctx context.Context, arg SelectedCostsParams) ([]SelectedCostsRow, error) {
+	rows, err := q.db.Query(ctx, selectedCosts, arg.Selection, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SelectedCostsRow
+	for rows.Next() {
+		var i SelectedCostsRow
+		if err := rows.Scan(&i.VersionID, &i.USD); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

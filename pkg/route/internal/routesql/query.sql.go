@@ -98,7 +98,7 @@ func (q *Queries) Charge(ctx context.Context, arg ChargeParams) error {
 
 const controls = `-- name: Controls :many
 SELECT r.name, r.paused_at, coalesce(r.paused_by, '')::text AS paused_by, coalesce(r.pause_reason, '')::text AS pause_reason, r.changed_at,
-       r.request_credit, r.token_credit, extract(epoch FROM clock_timestamp() - r.refilled_at)::float8 AS elapsed_seconds
+       r.request_credit, r.token_credit, extract(epoch FROM clock_timestamp() - r.refilled_at)::float8 AS elapsed_seconds, now()::timestamptz AS read_at
 FROM provider_route r
 WHERE $1::text = '' OR r.name = $1
 ORDER BY r.name
@@ -113,6 +113,7 @@ type ControlsRow struct {
 	RequestCredit  float64
 	TokenCredit    float64
 	ElapsedSeconds float64
+	ReadAt         time.Time
 }
 
 // Routes by name, all or one, with what operators have set and what is left of the limits' credits.
@@ -134,6 +135,7 @@ func (q *Queries) Controls(ctx context.Context, name string) ([]ControlsRow, err
 			&i.RequestCredit,
 			&i.TokenCredit,
 			&i.ElapsedSeconds,
+			&i.ReadAt,
 		); err != nil {
 			return nil, err
 		}

@@ -31,6 +31,9 @@ func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
 	adminv1.RegisterCredentialServiceServer(r, NewCredentials(db))
 	adminv1.RegisterCompareServiceServer(r, NewCompare(db))
 	adminv1.RegisterReprocessServiceServer(r, NewReprocess(db, jobs))
+	adminv1.RegisterDeadLetterServiceServer(r, NewDeadLetters(db, jobs))
+	adminv1.RegisterRouteServiceServer(r, NewRoutes(db))
+	adminv1.RegisterFsckServiceServer(r, NewFsck(db))
 }
 
 // Steps do the chunks of the jobs that the services make.
@@ -46,6 +49,9 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 		adminv1.RegisterCredentialServiceHandler,
 		adminv1.RegisterCompareServiceHandler,
 		adminv1.RegisterReprocessServiceHandler,
+		adminv1.RegisterDeadLetterServiceHandler,
+		adminv1.RegisterRouteServiceHandler,
+		adminv1.RegisterFsckServiceHandler,
 	}
 }
 
@@ -58,6 +64,9 @@ func Policy() rpc.Policy {
 		adminv1.CredentialService_ServiceDesc,
 		adminv1.CompareService_ServiceDesc,
 		adminv1.ReprocessService_ServiceDesc,
+		adminv1.DeadLetterService_ServiceDesc,
+		adminv1.RouteService_ServiceDesc,
+		adminv1.FsckService_ServiceDesc,
 	} {
 		policy["/"+service.ServiceName+"/*"] = rpc.Authenticated
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/evalonce/evalonce/pkg/comparison"
 	"github.com/evalonce/evalonce/pkg/credentialdb"
 	"github.com/evalonce/evalonce/pkg/jobdb"
+	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
@@ -31,6 +33,9 @@ const (
 	reasonJobNotFound          = "JOB_NOT_FOUND"
 	reasonJobState             = "JOB_STATE"
 	reasonCostAboveMaximum     = "COST_ABOVE_MAXIMUM"
+	reasonDeadLetterNotFound   = "DEAD_LETTER_NOT_FOUND"
+	reasonRouteNotFound        = "ROUTE_NOT_FOUND"
+	reasonFsckRunning          = "FSCK_RUNNING"
 )
 
 // Errors is what callers are told of the services' domain errors; nil for any other.
@@ -59,6 +64,10 @@ func Errors(err error) *rpc.Error {
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonCredentialNotFound, Message: "there is no such credential", Cause: err}
 	case errors.Is(err, credentialdb.ErrTaken):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: reasonCredentialExists, Message: credentialdb.ErrTaken.Error(), Cause: err}
+	case errors.Is(err, outbox.ErrNotDead):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonDeadLetterNotFound, Message: "there is no such dead letter", Cause: err}
+	case errors.Is(err, route.ErrUnknownRoute):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonRouteNotFound, Message: "there is no such route", Cause: err}
 	case errors.Is(err, jobdb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonJobNotFound, Message: "there is no such job", Cause: err}
 	case errors.As(err, &jobState):

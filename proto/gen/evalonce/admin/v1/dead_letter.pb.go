@@ -368,7 +368,7 @@ func (x *DeadLetterGroup) GetLastDeadTime() *timestamppb.Timestamp {
 type ListDeadLettersRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *DeadLetterFilter      `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// 50 when 0, at most 500.
+	// 50 when 0, at most 1000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the page before, with the same filter.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1279,10 +1279,10 @@ type Replay struct {
 	WithResponse int64 `protobuf:"varint,11,opt,name=with_response,json=withResponse,proto3" json:"with_response,omitempty"`
 	// Calls that it needs.
 	Calls int64 `protobuf:"varint,12,opt,name=calls,proto3" json:"calls,omitempty"`
-	// What they are expected to cost, by what answers of their versions have cost; decimal US dollars. Empty when no such
-	// call has a known cost.
+	// What they are expected to cost, by what responses under their versions have cost; decimal US dollars. Empty when that
+	// is not known of one of the versions.
 	EstimatedCostUsd string `protobuf:"bytes,13,opt,name=estimated_cost_usd,json=estimatedCostUsd,proto3" json:"estimated_cost_usd,omitempty"`
-	// What calls made for it have cost until now; decimal US dollars.
+	// What calls made for it have cost until now; decimal US dollars. Like the next two only in GetReplay.
 	CostUsd string `protobuf:"bytes,14,opt,name=cost_usd,json=costUsd,proto3" json:"cost_usd,omitempty"`
 	// Of what was replayed, how much waits for its turn or is under way. What a new ticket has asked for as well since is
 	// no longer the replay's.
@@ -1529,7 +1529,7 @@ func (x *GetReplayRequest) GetId() string {
 
 type ListReplaysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 20 when 0, at most 100.
+	// 50 when 0, at most 1000.
 	PageSize      int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -10,6 +10,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -25,7 +26,9 @@ const (
 type RunFsckRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many ids are told of each finding: 10 when 0, at most 1000.
-	Examples      int32 `protobuf:"varint,1,opt,name=examples,proto3" json:"examples,omitempty"`
+	Examples int32 `protobuf:"varint,1,opt,name=examples,proto3" json:"examples,omitempty"`
+	// Longest time of one check: 10 minutes when absent, at most an hour.
+	CheckTimeout  *durationpb.Duration `protobuf:"bytes,2,opt,name=check_timeout,json=checkTimeout,proto3" json:"check_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -65,6 +68,13 @@ func (x *RunFsckRequest) GetExamples() int32 {
 		return x.Examples
 	}
 	return 0
+}
+
+func (x *RunFsckRequest) GetCheckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.CheckTimeout
+	}
+	return nil
 }
 
 type RunFsckResponse struct {
@@ -303,9 +313,10 @@ var File_evalonce_admin_v1_fsck_proto protoreflect.FileDescriptor
 
 const file_evalonce_admin_v1_fsck_proto_rawDesc = "" +
 	"\n" +
-	"\x1cevalonce/admin/v1/fsck.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\",\n" +
+	"\x1cevalonce/admin/v1/fsck.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\"l\n" +
 	"\x0eRunFsckRequest\x12\x1a\n" +
-	"\bexamples\x18\x01 \x01(\x05R\bexamples\"\x92\x01\n" +
+	"\bexamples\x18\x01 \x01(\x05R\bexamples\x12>\n" +
+	"\rcheck_timeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fcheckTimeout\"\x92\x01\n" +
 	"\x0fRunFsckResponse\x12:\n" +
 	"\afinding\x18\x01 \x01(\v2\x1e.evalonce.admin.v1.FsckFindingH\x00R\afinding\x12:\n" +
 	"\asummary\x18\x02 \x01(\v2\x1e.evalonce.admin.v1.FsckSummaryH\x00R\asummaryB\a\n" +
@@ -341,21 +352,23 @@ func file_evalonce_admin_v1_fsck_proto_rawDescGZIP() []byte {
 
 var file_evalonce_admin_v1_fsck_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_evalonce_admin_v1_fsck_proto_goTypes = []any{
-	(*RunFsckRequest)(nil),  // 0: evalonce.admin.v1.RunFsckRequest
-	(*RunFsckResponse)(nil), // 1: evalonce.admin.v1.RunFsckResponse
-	(*FsckFinding)(nil),     // 2: evalonce.admin.v1.FsckFinding
-	(*FsckSummary)(nil),     // 3: evalonce.admin.v1.FsckSummary
+	(*RunFsckRequest)(nil),      // 0: evalonce.admin.v1.RunFsckRequest
+	(*RunFsckResponse)(nil),     // 1: evalonce.admin.v1.RunFsckResponse
+	(*FsckFinding)(nil),         // 2: evalonce.admin.v1.FsckFinding
+	(*FsckSummary)(nil),         // 3: evalonce.admin.v1.FsckSummary
+	(*durationpb.Duration)(nil), // 4: google.protobuf.Duration
 }
 var file_evalonce_admin_v1_fsck_proto_depIdxs = []int32{
-	2, // 0: evalonce.admin.v1.RunFsckResponse.finding:type_name -> evalonce.admin.v1.FsckFinding
-	3, // 1: evalonce.admin.v1.RunFsckResponse.summary:type_name -> evalonce.admin.v1.FsckSummary
-	0, // 2: evalonce.admin.v1.FsckService.RunFsck:input_type -> evalonce.admin.v1.RunFsckRequest
-	1, // 3: evalonce.admin.v1.FsckService.RunFsck:output_type -> evalonce.admin.v1.RunFsckResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	4, // 0: evalonce.admin.v1.RunFsckRequest.check_timeout:type_name -> google.protobuf.Duration
+	2, // 1: evalonce.admin.v1.RunFsckResponse.finding:type_name -> evalonce.admin.v1.FsckFinding
+	3, // 2: evalonce.admin.v1.RunFsckResponse.summary:type_name -> evalonce.admin.v1.FsckSummary
+	0, // 3: evalonce.admin.v1.FsckService.RunFsck:input_type -> evalonce.admin.v1.RunFsckRequest
+	1, // 4: evalonce.admin.v1.FsckService.RunFsck:output_type -> evalonce.admin.v1.RunFsckResponse
+	4, // [4:5] is the sub-list for method output_type
+	3, // [3:4] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_evalonce_admin_v1_fsck_proto_init() }
