@@ -34,10 +34,21 @@ func (u Usage) Bounded() Usage {
 // they are part of.
 func (p Prices) Cost(u Usage) decimal.Decimal {
 	u = u.Bounded()
-	fresh := decimal.NewFromInt(u.InputTokens - u.CachedInputTokens).Mul(p.InputUSDPerMTok)
-	surcharge := decimal.NewFromInt(u.CacheWriteTokens).Mul(p.InputUSDPerMTok).Mul(decimal.New(25, -2))
-	cached := decimal.NewFromInt(u.CachedInputTokens).Mul(p.CachedInputUSDPerMTok)
-	output := decimal.NewFromInt(u.OutputTokens).Mul(p.OutputUSDPerMTok)
+	cost := decimal.NewFromInt(u.InputTokens - u.CachedInputTokens).Mul(p.InputUSDPerMTok)
+	for _, part := range []struct {
+		tokens int64
+		price  decimal.Decimal
+	}{
+		{u.CachedInputTokens, p.CachedInputUSDPerMTok},
+		{u.OutputTokens, p.OutputUSDPerMTok},
+	} {
+		if part.tokens > 0 {
+			cost = cost.Add(decimal.NewFromInt(part.tokens).Mul(part.price))
+		}
+	}
+	if u.CacheWriteTokens > 0 {
+		cost = cost.Add(decimal.NewFromInt(u.CacheWriteTokens).Mul(p.InputUSDPerMTok).Mul(decimal.New(25, -2)))
+	}
 	const millionth = -6
-	return decimal.Sum(fresh, surcharge, cached, output).Shift(millionth)
+	return cost.Shift(millionth)
 }

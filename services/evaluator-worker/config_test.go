@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
 )
 
 func load(t *testing.T, environ ...string) Config {
@@ -47,5 +48,14 @@ func TestProvidersRefused(t *testing.T) {
 		if _, err := load(t, setting).providers(); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", setting, err)
 		}
+	}
+}
+
+// Who runs the worker in its own process, as the benchmark does, gets what the service does.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	c := load(t)
+	if c.Concurrency != evaluate.DefaultConcurrency || c.Lease != evaluate.DefaultLease || c.PollInterval != evaluate.DefaultPollInterval {
+		t.Errorf("defaults are %d, %v, %v", c.Concurrency, c.Lease, c.PollInterval)
 	}
 }

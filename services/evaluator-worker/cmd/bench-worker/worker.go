@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,18 +38,20 @@ func (p *provider) Call(ctx context.Context, r inference.Request) (inference.Res
 		case <-ctx.Done():
 		}
 	}
-	content := `{"is_urgent":0.82,"urgency_score":0.71,"department":"` + r.Version.Departments[0].Name + `"}`
+	content := contentHead + r.Version.Departments[0].Name + contentTail
 	return inference.Response{
-		Raw: []byte(responseHead + strconv.Quote(content) + responseTail), Content: content,
+		Raw: []byte(responseHead + r.Version.Departments[0].Name + responseTail), Content: content,
 		ServedModel: "gpt-5-mini-2025-08-07", ProviderRequestID: "req_5f3c8a3b0f2e4d8c9a7b", HTTPStatus: http.StatusOK,
 		Usage: evaluation.Usage{InputTokens: 280, OutputTokens: 20},
 	}, nil
 }
 
 const (
+	contentHead  = `{"is_urgent":0.82,"urgency_score":0.71,"department":"`
+	contentTail  = `"}`
 	responseHead = `{"id":"chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT","object":"chat.completion","created":1741569952,"model":"gpt-5-mini-2025-08-07",` +
-		`"choices":[{"index":0,"message":{"role":"assistant","content":`
-	responseTail = `},"finish_reason":"stop"}],"usage":{"prompt_tokens":280,"completion_tokens":20,"total_tokens":300}}`
+		`"choices":[{"index":0,"message":{"role":"assistant","content":"{\"is_urgent\":0.82,\"urgency_score\":0.71,\"department\":\"`
+	responseTail = `\"}"},"finish_reason":"stop"}],"usage":{"prompt_tokens":280,"completion_tokens":20,"total_tokens":300}}`
 )
 
 // worker is a running worker, and what is seen of it.

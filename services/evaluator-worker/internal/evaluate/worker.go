@@ -50,7 +50,7 @@ type Options struct {
 
 // What a worker does unless it is told otherwise.
 const (
-	DefaultConcurrency  = 256
+	DefaultConcurrency  = 512
 	DefaultLease        = 90 * time.Second
 	DefaultPollInterval = time.Second
 )
@@ -266,6 +266,7 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		for _, it := range items {
 			l.running.Go(func() {
 				defer func() { <-l.slots }()
+				_ = roomy(0)
 				s := w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
 				if s.blamesRoute() {
 					// The next claim waits until the gate knows, so that a fault meets the calls under way and no more.
@@ -278,6 +279,15 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 			return nil
 		}
 	}
+}
+
+// roomy makes the stack of a new goroutine as large as a call needs while there is nothing on it. Growing it step by step
+// under a call moves all that lies on it by then, again and again.
+//
+//go:noinline
+func roomy(i int) byte {
+	var room [12 << 10]byte
+	return room[i]
 }
 
 // giveBack releases items that were claimed while the worker was told to stop.
