@@ -7,6 +7,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/access"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 // Config is everything that can be set.
@@ -16,13 +17,15 @@ type Config struct {
 	GRPCAddress            string `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8081" help:"where gRPC is served; port 0 takes a free one"`
 	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8080" help:"where REST is served; port 0 takes a free one"`
 	Access                 access.Config
-	APITokens              rpc.Tokens    `env:"EVALONCE_API_TOKENS" secret:"true" help:"client=hash[,client=hash...], where hash is the SHA-256 of an API token in hex"`
-	MaxSubjectCharacters   int           `env:"EVALONCE_MAX_SUBJECT_CHARACTERS" envDefault:"1000" help:"longest subject of a ticket, in characters"`
-	MaxMessageBytes        int           `env:"EVALONCE_MAX_MESSAGE_BYTES" envDefault:"65536" help:"longest message of a ticket, in bytes of UTF-8"`
-	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"3145728" help:"largest request, in bytes as sent; a batch's answer is larger, and clients take 4 MiB by default"`
-	RequestRetention       time.Duration `env:"EVALONCE_REQUEST_RETENTION" envDefault:"168h" help:"how long an idempotency key is known"`
-	CallTimeout            time.Duration `env:"EVALONCE_CALL_TIMEOUT" envDefault:"30s" help:"longest time of one call, whatever its deadline"`
-	ShutdownGrace          time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"25s" help:"time that running calls get when the service stops"`
+	APITokens              rpc.Tokens      `env:"EVALONCE_API_TOKENS" secret:"true" help:"client=hash[,client=hash...], where hash is the SHA-256 of an API token in hex"`
+	MaxSubjectCharacters   int             `env:"EVALONCE_MAX_SUBJECT_CHARACTERS" envDefault:"1000" help:"longest subject of a ticket, in characters"`
+	MaxMessageBytes        int             `env:"EVALONCE_MAX_MESSAGE_BYTES" envDefault:"65536" help:"longest message of a ticket, in bytes of UTF-8"`
+	MaxRequestBytes        int             `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"3145728" help:"largest request, in bytes as sent; a batch's answer is larger, and clients take 4 MiB by default"`
+	RequestRetention       time.Duration   `env:"EVALONCE_REQUEST_RETENTION" envDefault:"168h" help:"how long an idempotency key is known"`
+	WebhookKeys            webhook.Keyring `env:"EVALONCE_WEBHOOK_KEYS" secret:"true" help:"name=key[,name=key...], the keys of webhook secrets: 32 bytes in base64; the first seals, all open; the same as the workers'. Without any, no webhooks can be registered"`
+	WebhookAllowHTTP       bool            `env:"EVALONCE_WEBHOOK_ALLOW_HTTP" envDefault:"false" help:"let webhook endpoints have no TLS"`
+	CallTimeout            time.Duration   `env:"EVALONCE_CALL_TIMEOUT" envDefault:"30s" help:"longest time of one call, whatever its deadline"`
+	ShutdownGrace          time.Duration   `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"25s" help:"time that running calls get when the service stops"`
 }
 
 // Validate finds the values that would refuse every request or accept what cannot be stored.

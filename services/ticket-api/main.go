@@ -9,16 +9,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"google.golang.org/grpc"
-
 	"github.com/evalonce/evalonce/pkg/config"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/schema"
 	"github.com/evalonce/evalonce/pkg/telemetry"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
-	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
+	"github.com/evalonce/evalonce/pkg/webhook"
 	"github.com/evalonce/evalonce/services/ticket-api/internal/api"
 	"github.com/evalonce/evalonce/services/ticket-api/internal/submit"
 )
@@ -56,11 +54,10 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention})
 	limits := api.Limits{SubjectCharacters: cfg.MaxSubjectCharacters, MessageBytes: cfg.MaxMessageBytes}
 	service := api.New(submitter, ticketdb.New(pool), limits)
+	webhooks := api.NewWebhooks(webhook.NewEndpoints(pool, &cfg.WebhookKeys), cfg.WebhookAllowHTTP)
 	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
-		Register: func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, service) },
-		Gateways: []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},
-		Policy:   api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
+		Register: api.Register(service, webhooks), Gateways: api.Gateways(), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: schema.Ready(pool),
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
 	}

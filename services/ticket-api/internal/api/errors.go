@@ -49,7 +49,7 @@ func Errors(err error) *rpc.Error {
 			Code: codes.Unavailable, Reason: rpc.ReasonStopping, RetryAfter: time.Second, Cause: err, Message: "the server is stopping",
 		}
 	default:
-		return nil
+		return webhookError(err)
 	}
 }
 

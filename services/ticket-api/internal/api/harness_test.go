@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -10,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel"
@@ -34,6 +34,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/pkg/webhook"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
 	"github.com/evalonce/evalonce/services/ticket-api/internal/api"
 	"github.com/evalonce/evalonce/services/ticket-api/internal/submit"
@@ -76,14 +77,17 @@ func serve(t *testing.T, db *pgxpool.Pool) *ticketAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keys := &webhook.Keyring{}
+	if err := keys.UnmarshalText([]byte("k=" + base64.StdEncoding.EncodeToString(make([]byte, 32)))); err != nil {
+		t.Fatal(err)
+	}
 	submitter := submit.New(db, submit.Options{Retention: time.Hour})
 	service := api.New(submitter, ticketdb.New(db), api.Limits{SubjectCharacters: 1000, MessageBytes: 64 << 10})
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register:      func(r grpc.ServiceRegistrar) { ticketv1.RegisterTicketServiceServer(r, service) },
-		Gateways:      []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{ticketv1.RegisterTicketServiceHandler},
-		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: db.Ping,
+		Register: api.Register(service, api.NewWebhooks(webhook.NewEndpoints(db, keys), false)), Gateways: api.Gateways(),
+		Authenticator: rpc.Grant(tokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: db.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 3 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),

@@ -12,8 +12,10 @@ import (
 	"net/http"
 
 	"github.com/google/uuid"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
 
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
@@ -58,14 +60,35 @@ func New(submitter Submitter, tickets Tickets, limits Limits) *Service {
 	}
 }
 
-// Policy is who may call the service.
+// Register returns what puts the services into a server.
+func Register(tickets *Service, webhooks *Webhooks) func(grpc.ServiceRegistrar) {
+	return func(r grpc.ServiceRegistrar) {
+		ticketv1.RegisterTicketServiceServer(r, tickets)
+		ticketv1.RegisterWebhookServiceServer(r, webhooks)
+	}
+}
+
+// Gateways are their REST forms.
+func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error {
+	return []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		ticketv1.RegisterTicketServiceHandler, ticketv1.RegisterWebhookServiceHandler,
+	}
+}
+
+// Policy is who may call the services.
 func Policy() rpc.Policy {
-	return rpc.Policy{"/" + ticketv1.TicketService_ServiceDesc.ServiceName + "/*": rpc.Authenticated}
+	return rpc.Policy{
+		"/" + ticketv1.TicketService_ServiceDesc.ServiceName + "/*":  rpc.Authenticated,
+		"/" + ticketv1.WebhookService_ServiceDesc.ServiceName + "/*": rpc.Needs(rpc.WebhooksWrite),
+	}
 }
 
 // Creating are the methods that create something.
 func Creating() []string {
-	return []string{ticketv1.TicketService_CreateTicket_FullMethodName, ticketv1.TicketService_BatchCreateTickets_FullMethodName}
+	return []string{
+		ticketv1.TicketService_CreateTicket_FullMethodName, ticketv1.TicketService_BatchCreateTickets_FullMethodName,
+		ticketv1.WebhookService_CreateWebhookEndpoint_FullMethodName,
+	}
 }
 
 func clientOf(ctx context.Context) (string, error) {

@@ -54,11 +54,14 @@ func plain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// ticketID reads an identifier in the form in which it is shown, in either case.
-func ticketID(field, s string) (uuid.UUID, error) {
+// ticketID reads a ticket's identifier.
+func ticketID(field, s string) (uuid.UUID, error) { return readID(field, "a ticket's id", s) }
+
+// readID reads an identifier in the form in which it is shown, in either case.
+func readID(field, what, s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil || len(s) != len(uuid.Nil.String()) {
-		return uuid.Nil, rpc.InvalidFields(rpc.Violation{Field: field, Reason: "MALFORMED", Description: "must be a ticket's id, a UUID"})
+		return uuid.Nil, rpc.InvalidFields(rpc.Violation{Field: field, Reason: "MALFORMED", Description: "must be " + what + ", a UUID"})
 	}
 	return id, nil
 }
