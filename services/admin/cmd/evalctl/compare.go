@@ -109,13 +109,13 @@ func (c *cli) completeComparison(r *adminv1.CompareRequest, args []string, since
 		}
 	}
 	if !since.IsZero() {
-		r.From = timestamppb.New(since.Time)
+		r.CreatedFrom = timestamppb.New(since.Time)
 		if until.IsZero() {
-			r.To = timestamppb.Now()
+			r.CreatedTo = timestamppb.Now()
 		}
 	}
 	if !until.IsZero() {
-		r.To = timestamppb.New(until.Time)
+		r.CreatedTo = timestamppb.New(until.Time)
 	}
 	if truth == "" && r.GetSampleId() == "" && since.IsZero() {
 		return errors.New("say over which tickets: by --since, or --sample")

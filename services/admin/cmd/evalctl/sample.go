@@ -31,9 +31,9 @@ func (c *cli) sampleCreate() *cobra.Command {
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			r.Id = args[0]
-			r.From, r.To = timestamppb.New(since.Time), timestamppb.Now()
+			r.CreatedFrom, r.CreatedTo = timestamppb.New(since.Time), timestamppb.Now()
 			if !until.IsZero() {
-				r.To = timestamppb.New(until.Time)
+				r.CreatedTo = timestamppb.New(until.Time)
 			}
 			r.DryRun, r.RequestId, r.Reason = shared.dryRun, shared.requestID, shared.reason
 			var header metadata.MD
@@ -96,7 +96,7 @@ func sampleRows(samples ...*adminv1.Sample) [][]string {
 	rows := [][]string{{"ID", "TICKETS", "OF", "FROM", "TO", "CLIENT", "SEED", "BY", "CREATED"}}
 	for _, s := range samples {
 		rows = append(rows, []string{
-			s.GetId(), strconv.Itoa(int(s.GetTickets())), strconv.Itoa(int(s.GetSize())), instant(s.GetFrom().AsTime()), instant(s.GetTo().AsTime()),
+			s.GetId(), strconv.Itoa(int(s.GetTickets())), strconv.Itoa(int(s.GetSize())), instant(s.GetCreatedFrom().AsTime()), instant(s.GetCreatedTo().AsTime()),
 			s.GetClientId(), strconv.FormatInt(s.GetSeed(), 10), s.GetCreatedBy(), instant(s.GetCreateTime().AsTime()),
 		})
 	}

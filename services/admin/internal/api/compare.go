@@ -68,17 +68,17 @@ func comparisonFrom(r *adminv1.CompareRequest) (compare.Request, []rpc.Violation
 		}
 	}
 	if r.GetSampleId() == "" {
-		violations = append(violations, checkRange(r.GetFrom(), r.GetTo(), !judged)...)
-		if r.GetFrom() != nil {
-			request.Selection.From = r.GetFrom().AsTime()
+		violations = append(violations, checkRange(r.GetCreatedFrom(), r.GetCreatedTo(), !judged)...)
+		if r.GetCreatedFrom() != nil {
+			request.Selection.From = r.GetCreatedFrom().AsTime()
 		}
-		if r.GetTo() != nil {
-			request.Selection.To = r.GetTo().AsTime()
+		if r.GetCreatedTo() != nil {
+			request.Selection.To = r.GetCreatedTo().AsTime()
 		}
 	} else {
 		violations = append(violations, checkID("sample_id", r.GetSampleId())...)
-		if r.GetFrom() != nil || r.GetTo() != nil || r.GetClientId() != "" {
-			refuse("sample_id", "CONFLICT", "cannot be given with from, to or client_id: a sample has its own")
+		if r.GetCreatedFrom() != nil || r.GetCreatedTo() != nil || r.GetClientId() != "" {
+			refuse("sample_id", "CONFLICT", "cannot be given with created_from, created_to or client_id: a sample has its own")
 		}
 	}
 	violations = append(violations, checkClient(r.GetClientId())...)
@@ -105,7 +105,7 @@ func checkRange(from, to *timestamppb.Timestamp, needed bool) []rpc.Violation {
 	for _, end := range []struct {
 		field string
 		at    *timestamppb.Timestamp
-	}{{"from", from}, {"to", to}} {
+	}{{"created_from", from}, {"created_to", to}} {
 		switch {
 		case end.at == nil && needed:
 			violations = append(violations, rpc.Violation{Field: end.field, Reason: "REQUIRED", Description: "must be given"})
@@ -114,7 +114,7 @@ func checkRange(from, to *timestamppb.Timestamp, needed bool) []rpc.Violation {
 		}
 	}
 	if len(violations) == 0 && from != nil && to != nil && !from.AsTime().Before(to.AsTime()) {
-		violations = append(violations, rpc.Violation{Field: "to", Reason: "OUT_OF_RANGE", Description: "must be after from"})
+		violations = append(violations, rpc.Violation{Field: "created_to", Reason: "OUT_OF_RANGE", Description: "must be after created_from"})
 	}
 	return violations
 }

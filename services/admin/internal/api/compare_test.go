@@ -128,7 +128,7 @@ func (a *adminAPI) mustCompare(r *adminv1.CompareRequest) (*adminv1.Comparison, 
 // day is a request for the day of the tests' tickets.
 func day(change func(*adminv1.CompareRequest)) *adminv1.CompareRequest {
 	r := &adminv1.CompareRequest{
-		VersionId: "a", OtherVersionId: "b", From: timestamppb.New(beginning), To: timestamppb.New(beginning.AddDate(0, 0, 1)),
+		VersionId: "a", OtherVersionId: "b", CreatedFrom: timestamppb.New(beginning), CreatedTo: timestamppb.New(beginning.AddDate(0, 0, 1)),
 	}
 	if change != nil {
 		change(r)
@@ -224,11 +224,11 @@ func TestCompareVersions(t *testing.T) {
 	wantEqual(t, "tickets of a client", []int64{summary.GetTickets(), summary.GetCompared(), summary.GetExpense().GetAnswers()}, []int64{1, 1, 1})
 	// Half-open: the second minute, and not the third.
 	summary, _ = a.mustCompare(day(func(r *adminv1.CompareRequest) {
-		r.From, r.To = timestamppb.New(beginning.Add(time.Minute)), timestamppb.New(beginning.Add(2*time.Minute))
+		r.CreatedFrom, r.CreatedTo = timestamppb.New(beginning.Add(time.Minute)), timestamppb.New(beginning.Add(2*time.Minute))
 	}))
 	wantEqual(t, "tickets of a minute", summary.GetTickets(), 1)
 	summary, worst = a.mustCompare(day(func(r *adminv1.CompareRequest) {
-		r.From, r.To = timestamppb.New(beginning.AddDate(1, 0, 0)), timestamppb.New(beginning.AddDate(1, 0, 1))
+		r.CreatedFrom, r.CreatedTo = timestamppb.New(beginning.AddDate(1, 0, 0)), timestamppb.New(beginning.AddDate(1, 0, 1))
 	}))
 	if summary.GetTickets() != 0 || summary.Agreement != nil || summary.ScoreShift != nil || len(worst) != 0 || len(summary.GetDepartments()) != 3 {
 		t.Errorf("of nothing: %s", jsonOf(t, summary))
@@ -299,7 +299,7 @@ func TestCompareWithTruth(t *testing.T) {
 	slices.Reverse(request.Truth)
 	again, _ := a.mustCompare(request)
 	wantEqual(t, "agreement in the other order", []any{again.GetAgreement(), again.GetTruth().GetUsed()}, []any{0.5, 4})
-	request.To = timestamppb.New(beginning.Add(time.Minute))
+	request.CreatedTo = timestamppb.New(beginning.Add(time.Minute))
 	first, _ := a.mustCompare(request)
 	wantEqual(t, "used, unknown of one minute", []int64{first.GetTruth().GetUsed(), first.GetTruth().GetDuplicates()}, []int64{1, 1})
 }
@@ -315,10 +315,10 @@ func TestCompareRefuses(t *testing.T) {
 		change func(*adminv1.CompareRequest)
 		fields []string
 	}{
-		"nothing":               {func(r *adminv1.CompareRequest) { proto.Reset(r) }, []string{"version_id", "other_version_id", "from", "to"}},
+		"nothing":               {func(r *adminv1.CompareRequest) { proto.Reset(r) }, []string{"version_id", "other_version_id", "created_from", "created_to"}},
 		"both":                  {func(r *adminv1.CompareRequest) { r.Truth = []*adminv1.Truth{{ExternalId: "x", Department: "d"}} }, []string{"truth"}},
 		"itself":                {func(r *adminv1.CompareRequest) { r.OtherVersionId = "a" }, []string{"other_version_id"}},
-		"a range that is none":  {func(r *adminv1.CompareRequest) { r.To = r.From }, []string{"to"}},
+		"a range that is none":  {func(r *adminv1.CompareRequest) { r.CreatedTo = r.CreatedFrom }, []string{"created_to"}},
 		"a sample and a range":  {func(r *adminv1.CompareRequest) { r.SampleId = "s" }, []string{"sample_id"}},
 		"too many":              {func(r *adminv1.CompareRequest) { r.MaxDisagreements = proto.Int32(10_001) }, []string{"max_disagreements"}},
 		"truth without an id":   {truth(&adminv1.Truth{Department: "d"}), []string{"truth[0]"}},
@@ -339,7 +339,7 @@ func TestCompareRefuses(t *testing.T) {
 	}
 	_, _, err := a.compare(day(func(r *adminv1.CompareRequest) { r.OtherVersionId = "none" }))
 	wantProblem(t, err, codes.NotFound, "VERSION_NOT_FOUND")
-	_, _, err = a.compare(day(func(r *adminv1.CompareRequest) { r.From, r.To, r.SampleId = nil, nil, "none" }))
+	_, _, err = a.compare(day(func(r *adminv1.CompareRequest) { r.CreatedFrom, r.CreatedTo, r.SampleId = nil, nil, "none" }))
 	wantProblem(t, err, codes.NotFound, "SAMPLE_NOT_FOUND")
 }
 
@@ -348,7 +348,7 @@ func TestCompareOverREST(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	withAnswers(a, answered{external: "x0", client: "acme", content: "0", a: &said{"billing", 0.9, 0.75}, b: &said{"sales", 0.9, 0.75}})
-	const body = `{"version_id":"a","other_version_id":"b","from":"2026-03-01T01:00:00+01:00","to":"2026-03-02T00:00:00Z"}`
+	const body = `{"version_id":"a","other_version_id":"b","created_from":"2026-03-01T01:00:00+01:00","created_to":"2026-03-02T00:00:00Z"}`
 	got := a.rest(http.MethodPost, "/v1/versions:compare", body)
 	if got.status != http.StatusOK {
 		t.Fatalf("%d %s", got.status, got.body)
@@ -371,8 +371,8 @@ func TestCompareOverREST(t *testing.T) {
 	}
 	for body, reason := range map[string]string{
 		`{"version_id":"a"}`: rpc.ReasonInvalidField,
-		`{"version_id":"a","other_version_id":"none","from":"2026-03-01T00:00:00Z","to":"2026-03-02T00:00:00Z"}`: "VERSION_NOT_FOUND",
-		`{"version_id":"a","other_version_id":"b","from":"2026-03-01","to":"2026-03-02"}`:                        "MALFORMED_REQUEST",
+		`{"version_id":"a","other_version_id":"none","created_from":"2026-03-01T00:00:00Z","created_to":"2026-03-02T00:00:00Z"}`: "VERSION_NOT_FOUND",
+		`{"version_id":"a","other_version_id":"b","created_from":"2026-03-01","created_to":"2026-03-02"}`:                        "MALFORMED_REQUEST",
 	} {
 		if got := a.rest(http.MethodPost, "/v1/versions:compare", body); got.status/100 != 4 || !strings.Contains(got.body, reason) {
 			t.Errorf("%s: %d %s, want %s", body, got.status, got.body, reason)
@@ -392,7 +392,7 @@ func TestSamples(t *testing.T) {
 	client := adminv1.NewCompareServiceClient(a.conn)
 	ctx := a.as(a.ana)
 	create := func(id string, seed int64, change func(*adminv1.CreateSampleRequest)) (*adminv1.Sample, error) {
-		r := &adminv1.CreateSampleRequest{Id: id, From: timestamppb.New(beginning), To: timestamppb.New(beginning.AddDate(0, 0, 1)), Size: 10, Seed: seed}
+		r := &adminv1.CreateSampleRequest{Id: id, CreatedFrom: timestamppb.New(beginning), CreatedTo: timestamppb.New(beginning.AddDate(0, 0, 1)), Size: 10, Seed: seed}
 		if change != nil {
 			change(r)
 		}
@@ -426,8 +426,8 @@ func TestSamples(t *testing.T) {
 	wantProblem(t, err, codes.AlreadyExists, "SAMPLE_EXISTS")
 	all := must(create("all", 1, func(r *adminv1.CreateSampleRequest) { r.Size = 1000 }))
 	wantEqual(t, "tickets of a sample that is larger than its range", all.GetTickets(), 40)
-	_, err = create("Bad Id", 1, func(r *adminv1.CreateSampleRequest) { r.Size, r.To = 0, nil })
-	wantProblem(t, err, codes.InvalidArgument, rpc.ReasonInvalidField, "id", "size", "to")
+	_, err = create("Bad Id", 1, func(r *adminv1.CreateSampleRequest) { r.Size, r.CreatedTo = 0, nil })
+	wantProblem(t, err, codes.InvalidArgument, rpc.ReasonInvalidField, "id", "size", "created_to")
 
 	// What is drawn stays drawn: a ticket that is gone is missed, and one that came since is none of it.
 	if _, err := a.db.Exec(t.Context(), `DELETE FROM ticket WHERE id IN (SELECT ticket_id FROM ticket_sample_member WHERE sample_id = 'one' LIMIT 1)`); err != nil {

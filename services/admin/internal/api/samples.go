@@ -22,7 +22,7 @@ func (s *Compare) CreateSample(ctx context.Context, r *adminv1.CreateSampleReque
 	if err != nil {
 		return nil, err
 	}
-	violations := slices.Concat(checkID("id", r.GetId()), checkRange(r.GetFrom(), r.GetTo(), true), checkClient(r.GetClientId()), checkChange(ctx, r))
+	violations := slices.Concat(checkID("id", r.GetId()), checkRange(r.GetCreatedFrom(), r.GetCreatedTo(), true), checkClient(r.GetClientId()), checkChange(ctx, r))
 	if size := r.GetSize(); size < 1 || size > maxSampleSize {
 		violations = append(violations, rpc.Violation{
 			Field: "size", Reason: "OUT_OF_RANGE", Description: fmt.Sprintf("must be from 1 to %d", maxSampleSize),
@@ -33,7 +33,7 @@ func (s *Compare) CreateSample(ctx context.Context, r *adminv1.CreateSampleReque
 	}
 	draw := comparison.Draw{
 		// The tables know microseconds.
-		From: r.GetFrom().AsTime().Truncate(time.Microsecond), To: r.GetTo().AsTime().Truncate(time.Microsecond),
+		From: r.GetCreatedFrom().AsTime().Truncate(time.Microsecond), To: r.GetCreatedTo().AsTime().Truncate(time.Microsecond),
 		ClientID: r.GetClientId(), Size: r.GetSize(), Seed: r.GetSeed(),
 	}
 	known := false
@@ -108,7 +108,7 @@ func (s *Compare) DeleteSample(ctx context.Context, r *adminv1.DeleteSampleReque
 
 func sampleOf(s comparison.Sample) *adminv1.Sample {
 	return &adminv1.Sample{
-		Id: s.ID, From: timestamppb.New(s.From), To: timestamppb.New(s.To), ClientId: s.ClientID, Size: s.Size, Seed: s.Seed,
+		Id: s.ID, CreatedFrom: timestamppb.New(s.From), CreatedTo: timestamppb.New(s.To), ClientId: s.ClientID, Size: s.Size, Seed: s.Seed,
 		Tickets: int32(s.Tickets), CreatedBy: s.CreatedBy, CreateTime: timestamppb.New(s.CreatedAt),
 	}
 }

@@ -32,9 +32,9 @@ type CompareRequest struct {
 	// At most 200,000.
 	Truth []*Truth `protobuf:"bytes,3,rep,name=truth,proto3" json:"truth,omitempty"`
 	// Only tickets created at or after this. Needed without `sample_id` and `truth`.
-	From *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	CreatedFrom *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_from,json=createdFrom,proto3" json:"created_from,omitempty"`
 	// Only tickets created before this. Needed without `sample_id` and `truth`.
-	To *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`
+	CreatedTo *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_to,json=createdTo,proto3" json:"created_to,omitempty"`
 	// Only tickets of this client.
 	ClientId string `protobuf:"bytes,6,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// The tickets of this sample, in place of a range and a client.
@@ -96,16 +96,16 @@ func (x *CompareRequest) GetTruth() []*Truth {
 	return nil
 }
 
-func (x *CompareRequest) GetFrom() *timestamppb.Timestamp {
+func (x *CompareRequest) GetCreatedFrom() *timestamppb.Timestamp {
 	if x != nil {
-		return x.From
+		return x.CreatedFrom
 	}
 	return nil
 }
 
-func (x *CompareRequest) GetTo() *timestamppb.Timestamp {
+func (x *CompareRequest) GetCreatedTo() *timestamppb.Timestamp {
 	if x != nil {
-		return x.To
+		return x.CreatedTo
 	}
 	return nil
 }
@@ -1437,11 +1437,11 @@ type Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The wish.
-	From     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	To       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	ClientId string                 `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	Size     int32                  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
-	Seed     int64                  `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
+	CreatedFrom *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=created_from,json=createdFrom,proto3" json:"created_from,omitempty"`
+	CreatedTo   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_to,json=createdTo,proto3" json:"created_to,omitempty"`
+	ClientId    string                 `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	Size        int32                  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	Seed        int64                  `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
 	// How many were drawn: fewer than `size` when the range has no more.
 	Tickets       int32                  `protobuf:"varint,7,opt,name=tickets,proto3" json:"tickets,omitempty"`
 	CreatedBy     string                 `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
@@ -1487,16 +1487,16 @@ func (x *Sample) GetId() string {
 	return ""
 }
 
-func (x *Sample) GetFrom() *timestamppb.Timestamp {
+func (x *Sample) GetCreatedFrom() *timestamppb.Timestamp {
 	if x != nil {
-		return x.From
+		return x.CreatedFrom
 	}
 	return nil
 }
 
-func (x *Sample) GetTo() *timestamppb.Timestamp {
+func (x *Sample) GetCreatedTo() *timestamppb.Timestamp {
 	if x != nil {
-		return x.To
+		return x.CreatedTo
 	}
 	return nil
 }
@@ -1548,9 +1548,9 @@ type CreateSampleRequest struct {
 	// Lower-case letters, digits, dot, dash and underscore; at most 64.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Only tickets created at or after this.
-	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	CreatedFrom *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=created_from,json=createdFrom,proto3" json:"created_from,omitempty"`
 	// Only tickets created before this.
-	To *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	CreatedTo *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_to,json=createdTo,proto3" json:"created_to,omitempty"`
 	// Only tickets of this client.
 	ClientId string `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// At most 1,000,000.
@@ -1603,16 +1603,16 @@ func (x *CreateSampleRequest) GetId() string {
 	return ""
 }
 
-func (x *CreateSampleRequest) GetFrom() *timestamppb.Timestamp {
+func (x *CreateSampleRequest) GetCreatedFrom() *timestamppb.Timestamp {
 	if x != nil {
-		return x.From
+		return x.CreatedFrom
 	}
 	return nil
 }
 
-func (x *CreateSampleRequest) GetTo() *timestamppb.Timestamp {
+func (x *CreateSampleRequest) GetCreatedTo() *timestamppb.Timestamp {
 	if x != nil {
-		return x.To
+		return x.CreatedTo
 	}
 	return nil
 }
@@ -1894,14 +1894,15 @@ var File_evalonce_admin_v1_compare_proto protoreflect.FileDescriptor
 
 const file_evalonce_admin_v1_compare_proto_rawDesc = "" +
 	"\n" +
-	"\x1fevalonce/admin/v1/compare.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xec\x02\n" +
+	"\x1fevalonce/admin/v1/compare.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x03\n" +
 	"\x0eCompareRequest\x12\"\n" +
 	"\n" +
 	"version_id\x18\x01 \x01(\tB\x03\xe0A\x02R\tversionId\x12(\n" +
 	"\x10other_version_id\x18\x02 \x01(\tR\x0eotherVersionId\x12.\n" +
-	"\x05truth\x18\x03 \x03(\v2\x18.evalonce.admin.v1.TruthR\x05truth\x12.\n" +
-	"\x04from\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
-	"\x02to\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12\x1b\n" +
+	"\x05truth\x18\x03 \x03(\v2\x18.evalonce.admin.v1.TruthR\x05truth\x12=\n" +
+	"\fcreated_from\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vcreatedFrom\x129\n" +
+	"\n" +
+	"created_to\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedTo\x12\x1b\n" +
 	"\tclient_id\x18\x06 \x01(\tR\bclientId\x12\x1b\n" +
 	"\tsample_id\x18\a \x01(\tR\bsampleId\x120\n" +
 	"\x11max_disagreements\x18\b \x01(\x05H\x00R\x10maxDisagreements\x88\x01\x01B\x14\n" +
@@ -2047,11 +2048,12 @@ const file_evalonce_admin_v1_compare_proto_rawDesc = "" +
 	"\x05queue\x18\x06 \x01(\tR\x05queue\x12\"\n" +
 	"\rmodel_call_id\x18\a \x01(\tR\vmodelCallId\x12=\n" +
 	"\fcompute_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vcomputeTime\x12!\n" +
-	"\fraw_response\x18\t \x01(\tR\vrawResponse\"\xaf\x02\n" +
+	"\fraw_response\x18\t \x01(\tR\vrawResponse\"\xcd\x02\n" +
 	"\x06Sample\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
-	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
-	"\x02to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12\x1b\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12=\n" +
+	"\fcreated_from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vcreatedFrom\x129\n" +
+	"\n" +
+	"created_to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedTo\x12\x1b\n" +
 	"\tclient_id\x18\x04 \x01(\tR\bclientId\x12\x12\n" +
 	"\x04size\x18\x05 \x01(\x05R\x04size\x12\x12\n" +
 	"\x04seed\x18\x06 \x01(\x03R\x04seed\x12\x18\n" +
@@ -2059,11 +2061,12 @@ const file_evalonce_admin_v1_compare_proto_rawDesc = "" +
 	"\n" +
 	"created_by\x18\b \x01(\tR\tcreatedBy\x12;\n" +
 	"\vcreate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xaa\x02\n" +
+	"createTime\"\xc8\x02\n" +
 	"\x13CreateSampleRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x123\n" +
-	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x02R\x04from\x12/\n" +
-	"\x02to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x02R\x02to\x12\x1b\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x12B\n" +
+	"\fcreated_from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x02R\vcreatedFrom\x12>\n" +
+	"\n" +
+	"created_to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x02R\tcreatedTo\x12\x1b\n" +
 	"\tclient_id\x18\x04 \x01(\tR\bclientId\x12\x17\n" +
 	"\x04size\x18\x05 \x01(\x05B\x03\xe0A\x02R\x04size\x12\x12\n" +
 	"\x04seed\x18\x06 \x01(\x03R\x04seed\x12\x17\n" +
@@ -2129,8 +2132,8 @@ var file_evalonce_admin_v1_compare_proto_goTypes = []any{
 }
 var file_evalonce_admin_v1_compare_proto_depIdxs = []int32{
 	1,  // 0: evalonce.admin.v1.CompareRequest.truth:type_name -> evalonce.admin.v1.Truth
-	21, // 1: evalonce.admin.v1.CompareRequest.from:type_name -> google.protobuf.Timestamp
-	21, // 2: evalonce.admin.v1.CompareRequest.to:type_name -> google.protobuf.Timestamp
+	21, // 1: evalonce.admin.v1.CompareRequest.created_from:type_name -> google.protobuf.Timestamp
+	21, // 2: evalonce.admin.v1.CompareRequest.created_to:type_name -> google.protobuf.Timestamp
 	3,  // 3: evalonce.admin.v1.CompareResponse.summary:type_name -> evalonce.admin.v1.Comparison
 	12, // 4: evalonce.admin.v1.CompareResponse.disagreement:type_name -> evalonce.admin.v1.Disagreement
 	4,  // 5: evalonce.admin.v1.Comparison.coverage:type_name -> evalonce.admin.v1.Coverage
@@ -2148,11 +2151,11 @@ var file_evalonce_admin_v1_compare_proto_depIdxs = []int32{
 	13, // 17: evalonce.admin.v1.Disagreement.answer:type_name -> evalonce.admin.v1.ComparedAnswer
 	13, // 18: evalonce.admin.v1.Disagreement.other_answer:type_name -> evalonce.admin.v1.ComparedAnswer
 	21, // 19: evalonce.admin.v1.ComparedAnswer.compute_time:type_name -> google.protobuf.Timestamp
-	21, // 20: evalonce.admin.v1.Sample.from:type_name -> google.protobuf.Timestamp
-	21, // 21: evalonce.admin.v1.Sample.to:type_name -> google.protobuf.Timestamp
+	21, // 20: evalonce.admin.v1.Sample.created_from:type_name -> google.protobuf.Timestamp
+	21, // 21: evalonce.admin.v1.Sample.created_to:type_name -> google.protobuf.Timestamp
 	21, // 22: evalonce.admin.v1.Sample.create_time:type_name -> google.protobuf.Timestamp
-	21, // 23: evalonce.admin.v1.CreateSampleRequest.from:type_name -> google.protobuf.Timestamp
-	21, // 24: evalonce.admin.v1.CreateSampleRequest.to:type_name -> google.protobuf.Timestamp
+	21, // 23: evalonce.admin.v1.CreateSampleRequest.created_from:type_name -> google.protobuf.Timestamp
+	21, // 24: evalonce.admin.v1.CreateSampleRequest.created_to:type_name -> google.protobuf.Timestamp
 	14, // 25: evalonce.admin.v1.ListSamplesResponse.samples:type_name -> evalonce.admin.v1.Sample
 	0,  // 26: evalonce.admin.v1.CompareService.Compare:input_type -> evalonce.admin.v1.CompareRequest
 	15, // 27: evalonce.admin.v1.CompareService.CreateSample:input_type -> evalonce.admin.v1.CreateSampleRequest
