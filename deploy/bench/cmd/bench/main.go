@@ -40,12 +40,14 @@ func run(ctx context.Context, args, _ []string, stdout, stderr io.Writer) error 
 		return fmt.Errorf("remove what the last benchmark has left: %w", err)
 	}
 	report, err := measure(ctx, opts, stderr)
+	if len(report.Rows) > 0 {
+		report.WriteTable(stdout)
+	}
 	if _, stopped := errors.AsType[process.SignalError](context.Cause(ctx)); stopped {
 		fmt.Fprintln(stderr, "stopped")
 		return nil
 	}
 	if len(report.Rows) > 0 {
-		report.WriteTable(stdout)
 		if err := report.WriteJSON(opts.figures); err != nil {
 			return err
 		}

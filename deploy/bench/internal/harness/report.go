@@ -74,15 +74,16 @@ func quantity(v *float64, unit string) string {
 	case v == nil:
 		return "not measured"
 	case math.Abs(*v) >= 100 || *v == math.Trunc(*v):
-		return thousands(int64(math.Round(*v))) + " " + unit
+		return Thousands(int(math.Round(*v))) + " " + unit
 	case math.Abs(*v) >= 10:
 		return strconv.FormatFloat(*v, 'f', 1, 64) + " " + unit
 	}
 	return strconv.FormatFloat(*v, 'f', 2, 64) + " " + unit
 }
 
-func thousands(n int64) string {
-	s := strconv.FormatInt(n, 10)
+// Thousands writes a number with commas.
+func Thousands(n int) string {
+	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}

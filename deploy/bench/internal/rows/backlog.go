@@ -18,7 +18,7 @@ func (b *Bench) backlog() harness.Group {
 		sum.Seconds += m.Seconds
 		return err
 	}
-	long := b.onKept(fmt.Sprintf("EvalOnce at %d", large), func(ctx context.Context, db *bed.Database) error {
+	long := b.onKept("at "+harness.Thousands(large), func(ctx context.Context, db *bed.Database) error {
 		return db.Fill(ctx, bed.Backlog{Count: large, Route: bed.Main})
 	}, func(ctx context.Context, db *bed.Database) (harness.Figures, error) {
 		var sum measured
@@ -30,7 +30,7 @@ func (b *Bench) backlog() harness.Group {
 		return harness.Figures{rate: float64(sum.Evaluations) / sum.Seconds}, nil
 	})
 	filled := 0
-	short := b.onKept(fmt.Sprintf("EvalOnce at %d", small), func(context.Context, *bed.Database) error { return nil },
+	short := b.onKept("at "+harness.Thousands(small), func(context.Context, *bed.Database) error { return nil },
 		func(ctx context.Context, db *bed.Database) (harness.Figures, error) {
 			var sum measured
 			for range portions {
@@ -45,6 +45,6 @@ func (b *Bench) backlog() harness.Group {
 			return harness.Figures{rate: float64(sum.Evaluations) / sum.Seconds}, nil
 		})
 	return harness.Group{Name: "backlog", Rounds: b.rounds(3), Rows: []harness.Row{{
-		Name: fmt.Sprintf("drained at a backlog of %d", large), Unit: perSec, Figure: rate, Of: long, Against: short, Must: harness.AtLeast(0.9),
+		Name: fmt.Sprintf("drained at a backlog of %s", harness.Thousands(large)), Unit: perSec, Figure: rate, Of: long, Against: short, Must: harness.AtLeast(0.9),
 	}}}
 }

@@ -23,7 +23,7 @@ func (b *Bench) claims() harness.Group {
 	}
 	// As much as all rounds together drain, and a batch more, so that no claim comes up short.
 	due := bed.Backlog{Count: n*rounds + b.sized(10_000, 1_000)*rounds, Route: bed.Main}
-	crowded := b.onKept("EvalOnce, with them", func(ctx context.Context, db *bed.Database) error {
+	crowded := b.onKept("with them", func(ctx context.Context, db *bed.Database) error {
 		if _, err := db.Pool.Exec(ctx, `
 			UPDATE provider_route SET state = 'halted', reason = 'unauthorized', not_before = now() + interval '1 day', changed_at = now()
 			WHERE name = $1`, bed.Other); err != nil {
@@ -33,9 +33,9 @@ func (b *Bench) claims() harness.Group {
 		halted := bed.Backlog{First: due.Count + waiting, Count: waiting, Route: bed.Other}
 		return db.Fill(ctx, due, later, halted)
 	}, drained)
-	alone := b.onKept("EvalOnce, without", func(ctx context.Context, db *bed.Database) error { return db.Fill(ctx, due) }, drained)
+	alone := b.onKept("without them", func(ctx context.Context, db *bed.Database) error { return db.Fill(ctx, due) }, drained)
 	return harness.Group{Name: "claims", Rounds: rounds, Rows: []harness.Row{{
-		Name: fmt.Sprintf("claim p99 beside %d retries for later and %d on a halted route", waiting, waiting), Unit: "ms", Figure: p99,
+		Name: fmt.Sprintf("claim p99 beside %s for later and %s halted", harness.Thousands(waiting), harness.Thousands(waiting)), Unit: "ms", Figure: p99,
 		Of: crowded, Against: alone, Must: harness.AtMost(1.5),
 	}}}
 }

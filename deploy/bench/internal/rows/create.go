@@ -13,9 +13,9 @@ import (
 // create is how many tickets a second one ticket-api takes, each with an idempotency key, durable when answered.
 func (b *Bench) create() harness.Group {
 	n := b.sized(60_000, 200)
-	overGRPC := b.creating("EvalOnce over gRPC", n, distinct, (*api).createGRPC)
-	overREST := b.creating("EvalOnce over REST", n, distinct, (*api).createREST)
-	driver := &harness.Subject{Name: "pgx alone, a transaction for each", Run: b.onFresh(func(ctx context.Context, db *bed.Database) (harness.Figures, error) {
+	overGRPC := b.creating("over gRPC", n, distinct, (*api).createGRPC)
+	overREST := b.creating("over REST", n, distinct, (*api).createREST)
+	driver := &harness.Subject{Name: "pgx alone", Run: b.onFresh(func(ctx context.Context, db *bed.Database) (harness.Figures, error) {
 		if err := db.Settle(ctx); err != nil {
 			return nil, err
 		}
@@ -28,8 +28,8 @@ func (b *Bench) create() harness.Group {
 		return harness.Figures{rate: r}, stored(ctx, db, n, n)
 	})}
 	return harness.Group{Name: "create", Rounds: b.rounds(3), Rows: []harness.Row{
-		{Name: "CreateTicket over gRPC, 64 in flight", Unit: perSec, Figure: rate, Of: overGRPC, Against: driver, Must: harness.AtLeast(1)},
-		{Name: "CreateTicket over REST, 64 in flight", Unit: perSec, Figure: rate, Of: overREST, Against: overGRPC},
+		{Name: "created over gRPC, 64 in flight", Unit: perSec, Figure: rate, Of: overGRPC, Against: driver, Must: harness.AtLeast(1)},
+		{Name: "created over REST, 64 in flight", Unit: perSec, Figure: rate, Of: overREST, Against: overGRPC},
 	}}
 }
 

@@ -31,8 +31,8 @@ func (b *Bench) pickup() harness.Group {
 		return f, nil
 	})}
 	return harness.Group{Name: "pickup", Rounds: b.rounds(3), Rows: []harness.Row{
-		{Name: "pickup when idle, commit to call, p50", Unit: "ms", Figure: p50, Of: ours, Must: harness.AtMost(5)},
-		{Name: "pickup when idle, commit to call, p99", Unit: "ms", Figure: p99, Of: ours, Must: harness.AtMost(25)},
-		{Name: "statements of an idle worker", Unit: perSec, Figure: statements, Of: ours},
+		{Name: "pickup, commit to call, idle, p50", Unit: "ms", Figure: p50, Of: ours, Must: harness.AtMost(5)},
+		{Name: "pickup, commit to call, idle, p99", Unit: "ms", Figure: p99, Of: ours, Must: harness.AtMost(25)},
+		{Name: "idle worker, statements", Unit: perSec, Figure: statements, Of: ours},
 	}}
 }
