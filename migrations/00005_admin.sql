@@ -59,6 +59,17 @@ CREATE TABLE active_policy (
   activated_at timestamptz NOT NULL DEFAULT now()
 );
 
+-- The first policy: a priority that never falls when either of the answer's numbers rises.
+INSERT INTO policy (id, description, urgent_threshold, rules, digest, created_by) VALUES (
+  'builtin-1', 'Urgent by both numbers, high by one of them; the department''s own queue.', 0.5,
+  '[{"name": "both", "when": "is_urgent >= urgent_threshold && urgency_score >= 0.5", "priority": "urgent", "queue": ""},
+    {"name": "one", "when": "is_urgent >= urgent_threshold || urgency_score >= 0.75", "priority": "high", "queue": ""},
+    {"name": "some urgency", "when": "urgency_score >= 0.25", "priority": "normal", "queue": ""},
+    {"name": "the rest", "when": "true", "priority": "low", "queue": ""}]',
+  '\x6b07e198edd7164d71d0fca395521a569f7a9bba49066e6bb7e1c2404820ab18', 'builtin');
+INSERT INTO active_policy (policy_id, activated_by) VALUES ('builtin-1', 'builtin');
+INSERT INTO policy_activation (policy_id, activated_by) VALUES ('builtin-1', 'builtin');
+
 -- Long work over what is stored, done in chunks by whichever admin replica holds the job's lease: each chunk and the
 -- job's progress commit together, so that a chunk counts once whatever happens to the replica.
 --

@@ -1,6 +1,6 @@
 // Package evaluation holds the rules of what is asked of a model and what counts as its answer: the evaluator
-// [Version] and its digest, the answer's contract and its strict reading, the price of a call, and the policy that
-// turns an answer into a decision. It takes and returns values, and does no I/O.
+// [Version] and its digest, the answer's contract and its strict reading, the price of a call, and the
+// form of a decision. It takes and returns values, and does no I/O.
 //
 // # The answer's contract, version 1
 //

@@ -30,6 +30,9 @@ var providers = []string{"openai", "openai_responses", "anthropic"}
 // identifier is the form of version ids and route names, in the schema too.
 var identifier = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
+// ValidID reports whether id has the form of the ids of versions and policies.
+func ValidID(id string) bool { return identifier.MatchString(id) }
+
 // FieldError says what is wrong with one field. Field is a path such as departments[2].name, and Problem completes
 // the sentence that begins with it. It never repeats the field's value.
 type FieldError struct{ Field, Problem string }

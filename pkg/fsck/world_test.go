@@ -241,7 +241,7 @@ func (w *world) answer(c outbox.Claimed) {
 		}
 		_, err := ledger.Save(ctx, tx, []ledger.Result{{
 			Key: c.Key, ContentHash: c.ContentHash, TicketID: c.TicketID, VersionID: c.VersionID,
-			Answer: evaluation.Answer{Department: "billing"}, Decision: evaluation.DefaultPolicy(evaluation.Answer{Department: "billing"}),
+			Answer: evaluation.Answer{Department: "billing"}, Decision: evaluation.Decision{PolicyVersion: "builtin-1", Priority: "low", Queue: "billing"},
 			ModelVersion: "m-1", PromptVersion: w.versions[c.VersionID].PromptVersion, CallID: call,
 		}})
 		return err

@@ -158,7 +158,7 @@ func (w *world) answer(claimed ...outbox.Claimed) {
 		closures = append(closures, ledger.Closure{CallID: c.CallID, Outcome: ledger.Answered, HTTPStatus: 200, Response: []byte("{}")})
 		results = append(results, ledger.Result{
 			Key: c.Key, ContentHash: c.ContentHash, TicketID: c.TicketID, VersionID: c.VersionID, Answer: answer,
-			Decision: evaluation.DefaultPolicy(answer), ModelVersion: "m-1", PromptVersion: "p-" + c.VersionID, CallID: c.CallID,
+			Decision: evaluation.Decision{PolicyVersion: "builtin-1", Priority: "low", Queue: "billing"}, ModelVersion: "m-1", PromptVersion: "p-" + c.VersionID, CallID: c.CallID,
 		})
 	}
 	w.tx(func(ctx context.Context, tx pgx.Tx) error {

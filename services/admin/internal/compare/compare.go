@@ -60,7 +60,10 @@ func compare(ctx context.Context, s comparison.Snapshot, r Request) (*adminv1.Co
 	if err != nil {
 		return nil, nil, err
 	}
-	policy := activePolicy()
+	policy, err := activePolicy(ctx, s.Tx())
+	if err != nil {
+		return nil, nil, err
+	}
 	summary := &adminv1.Comparison{
 		VersionId: r.VersionID, OtherVersionId: r.OtherVersionID, PolicyId: policy.id, UrgentThreshold: policy.urgentThreshold,
 		Coverage: &adminv1.Coverage{},

@@ -1,7 +1,13 @@
 package compare
 
 import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
 	"github.com/evalonce/evalonce/pkg/evaluation"
+	rules "github.com/evalonce/evalonce/pkg/policy"
+	"github.com/evalonce/evalonce/pkg/policydb"
 )
 
 // policy is what follows from an answer.
@@ -11,10 +17,14 @@ type policy struct {
 	decide          func(evaluation.Answer) evaluation.Decision
 }
 
-// builtinThreshold is the one by which the built-in policy takes a ticket for urgent.
-const builtinThreshold = 0.5
-
-func activePolicy() policy {
-	id := evaluation.DefaultPolicy(evaluation.Answer{}).PolicyVersion
-	return policy{id: id, urgentThreshold: builtinThreshold, decide: evaluation.DefaultPolicy}
+func activePolicy(ctx context.Context, tx pgx.Tx) (policy, error) {
+	active, err := policydb.GetActive(ctx, tx)
+	if err != nil {
+		return policy{}, err
+	}
+	compiled, err := rules.Compile(active.Policy)
+	if err != nil {
+		return policy{}, err
+	}
+	return policy{id: active.ID, urgentThreshold: active.UrgentThreshold, decide: compiled.Decide}, nil
 }

@@ -39,7 +39,8 @@ type item struct {
 	version evaluation.Version
 	route   string
 	terms
-	span trace.Span
+	span   trace.Span
+	decide func(evaluation.Answer) evaluation.Decision
 }
 
 // terms are what a claim was made under.
@@ -123,7 +124,7 @@ func judge(it *item, call uuid.UUID, r inference.Response, err error) settlement
 		closure.Outcome = ledger.Answered
 		return settlement{item: it, closure: closure, result: &ledger.Result{
 			Key: it.Key, ContentHash: it.ContentHash, TicketID: it.TicketID, VersionID: it.VersionID,
-			Answer: answer, Decision: evaluation.DefaultPolicy(answer),
+			Answer: answer, Decision: it.decide(answer),
 			ModelVersion: r.ServedModel, PromptVersion: it.version.PromptVersion, CallID: call,
 		}}
 	case f.Class == failure.Unknown:
