@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
@@ -108,6 +109,55 @@ func Status(ctx context.Context, url string) (status []Migration, err error) {
 		status = append(status, migration)
 	}
 	return status, nil
+}
+
+// Querier is a connection, a pool or a transaction of pgx.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Missing returns the names of the migrations of this build that a database lacks, in order. It needs to read
+// goose_db_version and nothing else. Migrations of a later release are none of its business.
+func Missing(ctx context.Context, db Querier) ([]string, error) {
+	applied, err := appliedIn(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("read which migrations are applied: %w", err)
+	}
+	list, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("list migrations: %w", err)
+	}
+	var missing []string
+	for _, name := range list { // in the order of their numbers, which have the same number of digits
+		version, err := goose.NumericComponent(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the number of migration %s: %w", name, err)
+		}
+		if !applied[version] {
+			missing = append(missing, name)
+		}
+	}
+	return missing, nil
+}
+
+// appliedIn are the numbers of the migrations that a database has taken.
+func appliedIn(ctx context.Context, db Querier) (map[int64]bool, error) {
+	rows, err := db.Query(ctx, "SELECT DISTINCT ON (version_id) version_id, is_applied FROM "+goose.DefaultTablename+" ORDER BY version_id, id DESC")
+	applied := map[int64]bool{}
+	if err == nil {
+		var version int64
+		var is bool
+		_, err = pgx.ForEachRow(rows, []any{&version, &is}, func() error {
+			applied[version] = is
+			return nil
+		})
+	}
+	const undefinedTable = "42P01"
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == undefinedTable {
+		return nil, nil // not even the first
+	}
+	return applied, err
 }
 
 // Fingerprint differs between any two sets of migrations: the name under which a migrated database can be kept and

@@ -1,7 +1,11 @@
 package pgtest_test
 
 import (
+	"bufio"
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -121,4 +125,41 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
+}
+
+func TestWaitEndsWhenSomebodyElseHasMigrated(t *testing.T) {
+	t.Parallel()
+	url := pgtest.EmptyURL(t)
+	binary := filepath.Join(t.TempDir(), "migrate")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/evalonce/evalonce/migrations/cmd/migrate").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	impatient := exec.CommandContext(t.Context(), binary, "wait", "--timeout", "10ms")
+	impatient.Env = append(os.Environ(), "EVALONCE_DATABASE_URL="+url)
+	if out, err := impatient.CombinedOutput(); err == nil || !strings.Contains(string(out), "gave up after 10ms: waiting for") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+	waiting := exec.CommandContext(t.Context(), binary, "wait")
+	waiting.Env = append(os.Environ(), "EVALONCE_DATABASE_URL="+url)
+	stdout, err := waiting.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := waiting.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	if !lines.Scan() || !strings.Contains(lines.Text(), "waiting for 00001_") {
+		t.Errorf("it says %q", lines.Text())
+	}
+	if _, err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for lines.Scan() {
+		last = lines.Text()
+	}
+	if err := waiting.Wait(); err != nil || last != "all migrations are applied" {
+		t.Errorf("it ended with %v, saying %q", err, last)
+	}
 }

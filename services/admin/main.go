@@ -15,6 +15,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/schema"
 	"github.com/evalonce/evalonce/pkg/telemetry"
 	"github.com/evalonce/evalonce/services/admin/internal/api"
 )
@@ -54,7 +55,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
 		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool, jobs) }, Gateways: api.Gateways(),
-		Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: pool.Ping,
+		Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: schema.Ready(pool),
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
 	}

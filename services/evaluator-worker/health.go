@@ -7,14 +7,12 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// health serves /healthz, which depends on nothing, and /readyz, which needs the database.
+// health serves /healthz, which depends on nothing, and /readyz, which needs the database and its schema.
 type health struct {
 	address string
-	db      *pgxpool.Pool
+	ready   func(context.Context) error // whether the database is
 }
 
 const (
@@ -28,9 +26,9 @@ func (h health) run(ctx context.Context) error {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 		defer cancel()
-		if err := h.db.Ping(ctx); err != nil {
+		if err := h.ready(ctx); err != nil {
 			slog.WarnContext(ctx, "not ready", slog.Any("error", err))
-			http.Error(w, "the database does not answer", http.StatusServiceUnavailable)
+			http.Error(w, "the database does not answer, or its schema is older than this service", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ready\n"))

@@ -16,6 +16,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/config"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
+	"github.com/evalonce/evalonce/pkg/schema"
 	"github.com/evalonce/evalonce/pkg/telemetry"
 	"github.com/evalonce/evalonce/pkg/webhook"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/deliver"
@@ -77,7 +78,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	})
 	group := process.NewGroup(ctx)
 	if cfg.HealthAddress != "" {
-		group.Go("health", health{address: cfg.HealthAddress, db: settles}.run)
+		group.Go("health", health{address: cfg.HealthAddress, ready: schema.Ready(settles)}.run)
 	}
 	group.GoWithin(cfg.ShutdownGrace+evaluate.SaveMost+process.DefaultGrace, "evaluate", worker.Run)
 	group.GoWithin(webhook.Timeout+deliver.SaveMost+process.DefaultGrace, "webhooks", webhooks.Run)

@@ -14,6 +14,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/evalonce/evalonce/migrations"
 )
 
@@ -22,10 +24,12 @@ const usage = `Usage: migrate [--database-url URL] COMMAND
 Commands:
   up      apply every migration that the database lacks; any number of processes may do so at once
   status  list all migrations and when each was applied; changes nothing
+  wait    wait until all are applied, by somebody else; what starts before a service does
 
 Options:
   --database-url URL  Postgres itself, or a pooler in session mode; EVALONCE_DATABASE_URL when not given,
                       which is the better place for a password
+  --timeout DURATION  how long wait waits; 10m when not given
   --help              print this text
 
 Exit code: 0 success, 1 failure, 2 wrong usage.
@@ -52,6 +56,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout 
 	flags := flag.NewFlagSet("migrate", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	url := flags.String("database-url", getenv("EVALONCE_DATABASE_URL"), "")
+	timeout := flags.Duration("timeout", 10*time.Minute, "")
 
 	var commands []string
 	for rest := args; ; rest = flags.Args()[1:] {
@@ -68,7 +73,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout 
 	}
 	command := strings.Join(commands, " ")
 	switch command {
-	case "up", "status":
+	case "up", "status", "wait":
 	case "":
 		return fmt.Errorf("%w: no command given", errUsage)
 	default:
@@ -77,10 +82,54 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout 
 	if *url == "" {
 		return fmt.Errorf("%w: which database? Set EVALONCE_DATABASE_URL or --database-url", errUsage)
 	}
-	if command == "status" {
+	switch command {
+	case "status":
 		return status(ctx, *url, stdout)
+	case "wait":
+		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("gave up after %s", *timeout))
+		defer cancel()
+		return wait(ctx, *url, stdout)
+	default:
+		return up(ctx, *url, stdout)
 	}
-	return up(ctx, *url, stdout)
+}
+
+const waitInterval = 2 * time.Second
+
+// wait asks until nothing is missing. A database that does not answer, or is not there yet, is asked again.
+func wait(ctx context.Context, url string, stdout io.Writer) error {
+	tick := time.NewTicker(waitInterval)
+	defer tick.Stop()
+	told := ""
+	for {
+		missing, err := missingIn(ctx, url)
+		if err == nil && len(missing) == 0 {
+			fmt.Fprintln(stdout, "all migrations are applied")
+			return nil
+		}
+		state := "waiting for " + strings.Join(missing, ", ")
+		if err != nil {
+			state = "waiting for the database: " + err.Error()
+		}
+		if state != told {
+			fmt.Fprintln(stdout, state)
+			told = state
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s", context.Cause(ctx), state)
+		case <-tick.C:
+		}
+	}
+}
+
+func missingIn(ctx context.Context, url string) ([]string, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return migrations.Missing(ctx, conn)
 }
 
 func up(ctx context.Context, url string, stdout io.Writer) error {
