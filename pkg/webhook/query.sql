@@ -98,6 +98,9 @@ WHERE v.event = ANY (v.events)
 ORDER BY v.endpoint_id, v.ticket_id
 ON CONFLICT (endpoint_id, ticket_id, event, idempotency_key, occasion) DO NOTHING;
 
+-- name: Listening :many
+SELECT DISTINCT e.client_id FROM webhook_endpoint e WHERE e.client_id = ANY (@client_ids::text[]) AND e.state = 'enabled';
+
 -- name: FindPromotions :exec
 -- A row of work for every promotion that replaced a version.
 INSERT INTO webhook_supersession (promotion_id)

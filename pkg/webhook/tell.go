@@ -57,8 +57,21 @@ type Born struct {
 	Key      content.Key
 }
 
+// Listening returns those of the clients that have an enabled endpoint.
+func Listening(ctx context.Context, db webhooksql.DBTX, clients []string) (map[string]bool, error) {
+	names, err := webhooksql.New(db).Listening(ctx, clients)
+	if err != nil {
+		return nil, fmt.Errorf("look for the webhook endpoints of %d clients: %w", len(clients), err)
+	}
+	listening := make(map[string]bool, len(names))
+	for _, name := range names {
+		listening[name] = true
+	}
+	return listening, nil
+}
+
 // TellBorn writes the deliveries of new tickets whose evaluations have ended already. It must come last, after the work of
-// the others is locked.
+// the others is locked; tickets that are not stored after all are passed over.
 func TellBorn(ctx context.Context, tx pgx.Tx, tickets []Born) (int, error) {
 	if len(tickets) == 0 {
 		return 0, nil

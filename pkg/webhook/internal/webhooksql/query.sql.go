@@ -469,6 +469,30 @@ func (q *Queries) ListEndpoints(ctx context.Context, clientID string) ([]ListEnd
 	return items, nil
 }
 
+const listening = `-- name: Listening :many
+SELECT DISTINCT e.client_id FROM webhook_endpoint e WHERE e.client_id = ANY ($1::text[]) AND e.state = 'enabled'
+`
+
+func (q *Queries) Listening(ctx context.Context, clientIds []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, listening, clientIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var client_id string
+		if err := rows.Scan(&client_id); err != nil {
+			return nil, err
+		}
+		items = append(items, client_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockByID = `-- name: LockByID :exec
 SELECT FROM ticket t WHERE t.id = ANY ($1::uuid[]) ORDER BY t.id FOR NO KEY UPDATE
 `

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +15,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 // seen is what a transaction sees before it writes: the active version, and where the requests' evaluations under it
@@ -22,6 +24,7 @@ type seen struct {
 	active    versiondb.Active
 	keys      []content.Key // of each request
 	standings map[content.Key]outbox.Standing
+	listening map[string]bool // clients that are told by webhook
 }
 
 // look takes one round trip while the active version is the one that was seen last, although the keys follow from it:
@@ -32,6 +35,9 @@ func (s *Submitter) look(ctx context.Context, tx pgx.Tx, requests []Request) (se
 		var now seen
 		steps := []step{ticketdb.PlanLookups, func(ctx context.Context, tx pgx.Tx) (err error) {
 			now.active, err = versiondb.GetActive(ctx, tx)
+			return err
+		}, func(ctx context.Context, tx pgx.Tx) (err error) {
+			now.listening, err = webhook.Listening(ctx, tx, clientsOf(requests))
 			return err
 		}}
 		if guess != nil {
@@ -60,6 +66,15 @@ func keysOf(requests []Request, digest [32]byte) []content.Key {
 	return keys
 }
 
+func clientsOf(requests []Request) []string {
+	clients := make([]string, len(requests))
+	for i, r := range requests {
+		clients[i] = r.ClientID
+	}
+	slices.Sort(clients)
+	return slices.Compact(clients)
+}
+
 func distinct(keys []content.Key) []content.Key {
 	once := make([]content.Key, 0, len(keys))
 	met := make(map[content.Key]bool, len(keys))
@@ -84,6 +99,7 @@ type group struct {
 	offered  []outbox.Job
 	followed []content.Key
 	answered []content.Key
+	heard    []webhook.Born // tickets whose clients are told by webhook, and whose evaluations may have ended
 
 	// What came of it.
 	first   map[uuid.UUID]bool // tickets whose request had no effect before
@@ -118,6 +134,9 @@ func compose(requests []Request, s seen) (*group, error) {
 				RequestID: r.id(), Fingerprint: r.Fingerprint,
 				Response: ticketdb.Response{TicketID: id, VersionID: s.active.ID, Key: key, State: birth.State, Dead: birth.Dead},
 			})
+		}
+		if rearmed := standing.State == outbox.Dead && standing.Class.Rearmable(); s.listening[r.ClientID] && standing.State != outbox.Absent && !rearmed {
+			g.heard = append(g.heard, webhook.Born{TicketID: id, Key: key})
 		}
 		if met[key] {
 			continue
@@ -189,7 +208,29 @@ func (g *group) write(ctx context.Context, tx pgx.Tx, retention time.Duration) e
 			return err
 		})
 	}
+	if len(g.heard) > 0 {
+		steps = append(steps, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := webhook.TellBorn(ctx, tx, g.heard)
+			return err
+		})
+	}
 	return pipelined(ctx, tx, steps...)
+}
+
+// tellOf writes what has come to be known of evaluations only since the first look.
+func (g *group) tellOf(ctx context.Context, tx pgx.Tx, jobs []outbox.Job) error {
+	late := make(map[content.Key]bool, len(jobs))
+	for _, j := range jobs {
+		late[j.Key] = true
+	}
+	var heard []webhook.Born
+	for i, t := range g.tickets {
+		if key := g.seen.keys[i]; late[key] && g.seen.listening[t.ClientID] {
+			heard = append(heard, webhook.Born{TicketID: t.ID, Key: key})
+		}
+	}
+	_, err := webhook.TellBorn(ctx, tx, heard)
+	return err
 }
 
 // stored reports whether a request was the first of its id, and so has its ticket.

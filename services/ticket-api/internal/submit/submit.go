@@ -136,6 +136,9 @@ func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) (
 		if err := outbox.Enqueue(ctx, tx, g.demand, missing); err != nil {
 			return nil, err
 		}
+		if err := g.tellOf(ctx, tx, missing); err != nil {
+			return nil, err
+		}
 	}
 	crashpoint.Pass(crashpoint.CreateEnqueued)
 	return g.receipts(), nil

@@ -1,0 +1,16 @@
+package submit
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Insert stores one request in a transaction that the test ends when it likes.
+func Insert(s *Submitter, ctx context.Context, tx pgx.Tx, r Request) (Receipt, error) {
+	receipts, err := s.insert(ctx, tx, []Request{r})
+	if err != nil {
+		return Receipt{}, err
+	}
+	return receipts[0], nil
+}
