@@ -44,8 +44,9 @@ CREATE TABLE evaluation_outbox (
 -- The claim's order, exactly.
 CREATE INDEX evaluation_outbox_claim ON evaluation_outbox (route, lane, available_at, idempotency_key)
   WHERE status = 'pending';
--- Leases of one worker (heartbeat) and all leases (reclaim): as many as calls are running.
-CREATE INDEX evaluation_outbox_leased ON evaluation_outbox (locked_by) WHERE status = 'processing';
+-- Leases that a worker names (heartbeat) and all, oldest first (reclaim): as many as calls are running. Leases are
+-- ordered by time, so each goes to the end.
+CREATE INDEX evaluation_outbox_leased ON evaluation_outbox (lease_id) WHERE status = 'processing';
 CREATE INDEX evaluation_outbox_dead ON evaluation_outbox (last_class, last_reason, version_id, dead_at)
   WHERE status = 'dead';
 

@@ -173,7 +173,7 @@ LEFT JOIN ticket t ON t.id = k.ticket_id;
 -- over and not waited for. The leases that are lost come back.
 WITH held AS MATERIALIZED (
   SELECT q.idempotency_key FROM evaluation_outbox q
-  WHERE q.locked_by = @worker::text AND q.status = 'processing' AND q.lease_id = ANY (@leases::uuid[])
+  WHERE q.lease_id = ANY (@leases::uuid[]) AND q.status = 'processing' AND q.locked_by = @worker::text
   FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
   UPDATE evaluation_outbox o
@@ -182,8 +182,8 @@ WITH held AS MATERIALIZED (
 )
 SELECT u.lease::uuid AS lease
 FROM unnest(@leases::uuid[]) AS u(lease)
-WHERE u.lease NOT IN (
-  SELECT q.lease_id FROM evaluation_outbox q WHERE q.locked_by = @worker::text AND q.status = 'processing');
+WHERE NOT EXISTS (
+  SELECT FROM evaluation_outbox q WHERE q.lease_id = u.lease AND q.status = 'processing' AND q.locked_by = @worker::text);
 
 -- name: Leased :many
 -- What a worker holds as far as the table knows, with the calls that it may make.
@@ -291,12 +291,13 @@ RETURNING o.idempotency_key;
 -- name: Reclaim :many
 -- Takes back expired leases. An open call of such a lease may have been sent and paid: it is closed as unknown
 -- and counted, and its work is sent again only as its version allows. A row whose answer is already here, or
--- whose call was never opened, goes back with its attempt refunded.
+-- whose call was never opened, goes back with its attempt refunded. The oldest leases come first: nobody is waited for,
+-- so their order is that of an index, which a plan does not leave for the keys of the whole backlog.
 WITH expired AS MATERIALIZED (
   SELECT o.idempotency_key, o.lease_id, o.version_id, o.attempts, o.unknown_calls
   FROM evaluation_outbox o
   WHERE o.status = 'processing' AND o.locked_until < now()
-  ORDER BY o.idempotency_key
+  ORDER BY o.lease_id
   LIMIT @most
   FOR NO KEY UPDATE SKIP LOCKED
 ), lost AS (

@@ -424,7 +424,7 @@ func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) ([]string, err
 const extend = `-- name: Extend :many
 WITH held AS MATERIALIZED (
   SELECT q.idempotency_key FROM evaluation_outbox q
-  WHERE q.locked_by = $2::text AND q.status = 'processing' AND q.lease_id = ANY ($1::uuid[])
+  WHERE q.lease_id = ANY ($1::uuid[]) AND q.status = 'processing' AND q.locked_by = $2::text
   FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
   UPDATE evaluation_outbox o
@@ -433,8 +433,8 @@ WITH held AS MATERIALIZED (
 )
 SELECT u.lease::uuid AS lease
 FROM unnest($1::uuid[]) AS u(lease)
-WHERE u.lease NOT IN (
-  SELECT q.lease_id FROM evaluation_outbox q WHERE q.locked_by = $2::text AND q.status = 'processing')
+WHERE NOT EXISTS (
+  SELECT FROM evaluation_outbox q WHERE q.lease_id = u.lease AND q.status = 'processing' AND q.locked_by = $2::text)
 `
 
 type ExtendParams struct {
@@ -651,7 +651,7 @@ WITH expired AS MATERIALIZED (
   SELECT o.idempotency_key, o.lease_id, o.version_id, o.attempts, o.unknown_calls
   FROM evaluation_outbox o
   WHERE o.status = 'processing' AND o.locked_until < now()
-  ORDER BY o.idempotency_key
+  ORDER BY o.lease_id
   LIMIT $1
   FOR NO KEY UPDATE SKIP LOCKED
 ), lost AS (
@@ -694,7 +694,8 @@ type ReclaimRow struct {
 
 // Takes back expired leases. An open call of such a lease may have been sent and paid: it is closed as unknown
 // and counted, and its work is sent again only as its version allows. A row whose answer is already here, or
-// whose call was never opened, goes back with its attempt refunded.
+// whose call was never opened, goes back with its attempt refunded. The oldest leases come first: nobody is waited for,
+// so their order is that of an index, which a plan does not leave for the keys of the whole backlog.
 func (q *Queries) Reclaim(ctx context.Context, most int32) ([]ReclaimRow, error) {
 	rows, err := q.db.Query(ctx, reclaim, most)
 	if err != nil {
