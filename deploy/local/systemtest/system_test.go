@@ -70,7 +70,11 @@ type system struct {
 	sim     *providersim.Server
 	server  *stack.API // ticket-api
 	api     ticketv1.TicketServiceClient
+	token   string // the client's
 	version evaluation.Version
+
+	admin      *stack.API // nil until somebody operates it
+	adminToken string
 }
 
 func newSystem(t *testing.T, rules ...providersim.Rule) *system {
@@ -145,6 +149,7 @@ func startSystem(t *testing.T, o options) *system {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	s.api = ticketv1.NewTicketServiceClient(conn)
+	s.token = token
 	s.ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 	return s
 }
