@@ -52,13 +52,20 @@ func Offer(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) (inserted map[c
 }
 
 // Follow locks work against being finished before the transaction ends, so that the one who finishes it sees the
-// tickets of this transaction. The keys whose work is there come back.
+// tickets of this transaction. The keys whose work is there come back, but for work of the bulk lane: Enqueue takes that
+// over.
 func Follow(ctx context.Context, tx pgx.Tx, keys []content.Key) (followed map[content.Key]bool, err error) {
 	found, err := outboxsql.New(tx).Follow(ctx, names(keys))
 	if err != nil {
 		return nil, fmt.Errorf("follow %d evaluations: %w", len(keys), err)
 	}
-	return keySet(found), nil
+	followed = make(map[content.Key]bool, len(found))
+	for _, row := range found {
+		if !row.Bulk {
+			followed[content.Key(row.IdempotencyKey)] = true
+		}
+	}
+	return followed, nil
 }
 
 // enqueueRounds bounds how often Enqueue goes after a row that is there at one look and gone at the next. Once is
@@ -68,7 +75,8 @@ const enqueueRounds = 4
 // Enqueue makes sure that every key has work or a result when the transaction commits. Keys must be distinct, and their
 // tickets stored.
 // Work that is there already is locked against being finished until then, so that the one who finishes it sees
-// the tickets of this transaction; dead work of a re-armable class goes back to pending.
+// the tickets of this transaction; dead work of a re-armable class goes back to pending. Live demand takes work of the
+// bulk lane over, which is due now and no job's any more.
 func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
 	q := outboxsql.New(tx)
 	missing := jobs
@@ -99,14 +107,9 @@ func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
 				followed = append(followed, s.IdempotencyKey)
 			}
 		}
-		if len(dead) > 0 {
-			if _, err := q.Rearm(ctx, outboxsql.RearmParams{Keys: dead, Classes: rearmable()}); err != nil {
-				return fmt.Errorf("re-arm %d evaluations: %w", len(dead), err)
-			}
-		}
 		if len(followed) > 0 {
-			if followed, err = q.Follow(ctx, followed); err != nil {
-				return fmt.Errorf("follow %d evaluations: %w", len(followed), err)
+			if followed, err = follow(ctx, q, d, followed, dead); err != nil {
+				return err
 			}
 		}
 		if missing = without(without(existing, answered), followed); len(missing) == 0 {
@@ -114,6 +117,29 @@ func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
 		}
 	}
 	return fmt.Errorf("enqueue %d evaluations: their rows come and go", len(missing))
+}
+
+// follow locks work that was there, and takes it up where this demand makes it due. All is locked for the followers before
+// any of it is locked for a change, so that whoever finishes work has none of it, or has had all that it needs.
+func follow(ctx context.Context, q *outboxsql.Queries, d Demand, keys, dead []string) (followed []string, err error) {
+	rows, err := q.Follow(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("follow %d evaluations: %w", len(keys), err)
+	}
+	wanted := dead
+	for _, row := range rows {
+		followed = append(followed, row.IdempotencyKey)
+		if row.Bulk && d.Lane == Live {
+			wanted = append(wanted, row.IdempotencyKey)
+		}
+	}
+	if len(wanted) == 0 {
+		return followed, nil
+	}
+	if _, err := q.Rearm(ctx, outboxsql.RearmParams{Keys: wanted, Classes: rearmable(), Live: d.Lane == Live}); err != nil {
+		return nil, fmt.Errorf("re-arm %d evaluations: %w", len(wanted), err)
+	}
+	return followed, nil
 }
 
 func enqueueParams(d Demand, jobs []Job) outboxsql.EnqueueParams {

@@ -13,22 +13,28 @@ RETURNING idempotency_key;
 
 -- name: Follow :many
 -- Locks existing work against being finished before this transaction ends, without hindering a claim or a heartbeat.
-SELECT idempotency_key FROM evaluation_outbox
+SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk FROM evaluation_outbox
 WHERE idempotency_key = ANY (@keys::text[])
 ORDER BY idempotency_key
 FOR KEY SHARE;
 
 -- name: Rearm :many
--- New demand for dead work of a class that may succeed today.
-WITH dead AS MATERIALIZED (
+-- New demand: for dead work of a class that may succeed today, and, where it is live, for work of the bulk lane, which
+-- nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept.
+WITH wanted AS MATERIALIZED (
   SELECT idempotency_key FROM evaluation_outbox
-  WHERE idempotency_key = ANY (@keys::text[]) AND status = 'dead' AND last_class = ANY (@classes::text[])
+  WHERE idempotency_key = ANY (@keys::text[])
+    AND (status = 'dead' AND last_class = ANY (@classes::text[]) OR @live::boolean AND lane = 'bulk' AND status <> 'dead')
   ORDER BY idempotency_key
   FOR NO KEY UPDATE
 )
 UPDATE evaluation_outbox o
-SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL, discarded_at = NULL
-WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM dead))
+SET status = CASE o.status WHEN 'dead' THEN 'pending' ELSE o.status END,
+    attempts = CASE o.status WHEN 'dead' THEN 0 ELSE o.attempts END,
+    created_at = CASE o.status WHEN 'dead' THEN now() ELSE o.created_at END,
+    available_at = CASE WHEN o.status <> 'dead' AND o.attempts > 0 AND o.available_at < 'infinity' THEN o.available_at ELSE now() END,
+    lane = CASE WHEN @live::boolean THEN 'live' ELSE o.lane END, job_id = NULL, dead_at = NULL, discarded_at = NULL
+WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM wanted))
 RETURNING o.idempotency_key;
 
 -- name: States :many

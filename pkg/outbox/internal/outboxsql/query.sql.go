@@ -512,26 +512,31 @@ func (q *Queries) Finish(ctx context.Context, arg FinishParams) ([]string, error
 }
 
 const follow = `-- name: Follow :many
-SELECT idempotency_key FROM evaluation_outbox
+SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk FROM evaluation_outbox
 WHERE idempotency_key = ANY ($1::text[])
 ORDER BY idempotency_key
 FOR KEY SHARE
 `
 
+type FollowRow struct {
+	IdempotencyKey string
+	Bulk           bool
+}
+
 // Locks existing work against being finished before this transaction ends, without hindering a claim or a heartbeat.
-func (q *Queries) Follow(ctx context.Context, keys []string) ([]string, error) {
+func (q *Queries) Follow(ctx context.Context, keys []string) ([]FollowRow, error) {
 	rows, err := q.db.Query(ctx, follow, keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []FollowRow
 	for rows.Next() {
-		var idempotency_key string
-		if err := rows.Scan(&idempotency_key); err != nil {
+		var i FollowRow
+		if err := rows.Scan(&i.IdempotencyKey, &i.Bulk); err != nil {
 			return nil, err
 		}
-		items = append(items, idempotency_key)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -608,26 +613,33 @@ func (q *Queries) PlanClaim(ctx context.Context) error {
 }
 
 const rearm = `-- name: Rearm :many
-WITH dead AS MATERIALIZED (
+WITH wanted AS MATERIALIZED (
   SELECT idempotency_key FROM evaluation_outbox
-  WHERE idempotency_key = ANY ($1::text[]) AND status = 'dead' AND last_class = ANY ($2::text[])
+  WHERE idempotency_key = ANY ($2::text[])
+    AND (status = 'dead' AND last_class = ANY ($3::text[]) OR $1::boolean AND lane = 'bulk' AND status <> 'dead')
   ORDER BY idempotency_key
   FOR NO KEY UPDATE
 )
 UPDATE evaluation_outbox o
-SET status = 'pending', attempts = 0, available_at = now(), created_at = now(), dead_at = NULL, discarded_at = NULL
-WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM dead))
+SET status = CASE o.status WHEN 'dead' THEN 'pending' ELSE o.status END,
+    attempts = CASE o.status WHEN 'dead' THEN 0 ELSE o.attempts END,
+    created_at = CASE o.status WHEN 'dead' THEN now() ELSE o.created_at END,
+    available_at = CASE WHEN o.status <> 'dead' AND o.attempts > 0 AND o.available_at < 'infinity' THEN o.available_at ELSE now() END,
+    lane = CASE WHEN $1::boolean THEN 'live' ELSE o.lane END, job_id = NULL, dead_at = NULL, discarded_at = NULL
+WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM wanted))
 RETURNING o.idempotency_key
 `
 
 type RearmParams struct {
+	Live    bool
 	Keys    []string
 	Classes []string
 }
 
-// New demand for dead work of a class that may succeed today.
+// New demand: for dead work of a class that may succeed today, and, where it is live, for work of the bulk lane, which
+// nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept.
 func (q *Queries) Rearm(ctx context.Context, arg RearmParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, rearm, arg.Keys, arg.Classes)
+	rows, err := q.db.Query(ctx, rearm, arg.Live, arg.Keys, arg.Classes)
 	if err != nil {
 		return nil, err
 	}
