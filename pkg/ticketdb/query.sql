@@ -45,11 +45,13 @@ WHERE t.client_id = @client_id
 ORDER BY u.ordinal;
 
 -- name: ShownEvaluations :many
--- The evaluation that each ticket shows: the active version's, else the newest older one's.
+-- The evaluation that each ticket shows: the active version's answer, else that of the newest older version, else (after
+-- a rollback) of the newest one; and where there is no answer, what is to become one, in the same order.
 SELECT DISTINCT ON (e.ticket_id) sqlc.embed(e)
 FROM ticket_evaluation e
 WHERE e.ticket_id = ANY (@ids::uuid[])
-ORDER BY e.ticket_id, e.active DESC, e.version_created_at DESC;
+ORDER BY e.ticket_id, e.state = 'succeeded' DESC, e.active DESC,
+  e.version_created_at <= (SELECT v.created_at FROM active_version a JOIN evaluator_version v ON v.id = a.version_id) DESC, e.version_created_at DESC;
 
 -- name: ListEvaluations :many
 SELECT sqlc.embed(e)
@@ -71,16 +73,19 @@ SELECT EXISTS (SELECT FROM ticket WHERE id = @id AND client_id = @client_id);
 -- of the window, with the number of tickets seen in it, so that a filter that matches little costs a bounded
 -- scan and the next page goes on from there.
 WITH seen AS MATERIALIZED (
-  SELECT id, created_at FROM ticket
-  WHERE client_id = @client_id AND created_at >= @created_from AND created_at < @created_to
-    AND (created_at, id) < (@after_created_at::timestamptz, @after_id::uuid)
-  ORDER BY created_at DESC, id DESC
+  SELECT t.id, t.created_at FROM ticket t
+  WHERE t.client_id = @client_id AND t.created_at >= @created_from AND t.created_at < @created_to
+    AND (t.created_at, t.id) < (@after_created_at::timestamptz, @after_id::uuid)
+  ORDER BY t.created_at DESC, t.id DESC
   LIMIT @window_size
 ), matched AS (
   SELECT s.id, s.created_at
   FROM seen s
   LEFT JOIN LATERAL (
-    SELECT * FROM ticket_evaluation e WHERE e.ticket_id = s.id ORDER BY e.active DESC, e.version_created_at DESC LIMIT 1
+    SELECT * FROM ticket_evaluation e WHERE e.ticket_id = s.id
+    ORDER BY e.state = 'succeeded' DESC, e.active DESC,
+             e.version_created_at <= (SELECT v.created_at FROM active_version a JOIN evaluator_version v ON v.id = a.version_id) DESC, e.version_created_at DESC -- as ShownEvaluations
+    LIMIT 1
   ) e ON @filtered::boolean
   WHERE (@state::text = '' OR e.state = @state)
     AND (@department::text = '' OR e.department = @department AND e.state = 'succeeded')

@@ -383,16 +383,19 @@ func (q *Queries) ReserveRequests(ctx context.Context, arg ReserveRequestsParams
 
 const scanTickets = `-- name: ScanTickets :many
 WITH seen AS MATERIALIZED (
-  SELECT id, created_at FROM ticket
-  WHERE client_id = $1 AND created_at >= $2 AND created_at < $3
-    AND (created_at, id) < ($4::timestamptz, $5::uuid)
-  ORDER BY created_at DESC, id DESC
+  SELECT t.id, t.created_at FROM ticket t
+  WHERE t.client_id = $1 AND t.created_at >= $2 AND t.created_at < $3
+    AND (t.created_at, t.id) < ($4::timestamptz, $5::uuid)
+  ORDER BY t.created_at DESC, t.id DESC
   LIMIT $6
 ), matched AS (
   SELECT s.id, s.created_at
   FROM seen s
   LEFT JOIN LATERAL (
-    SELECT ticket_id, version_id, version_created_at, active, idempotency_key, state, attempts, answered_without_call, department, is_urgent, urgency_score, model_version, prompt_version, policy_version, priority, queue, model_call_id, computed_at, answer_trace_id, dead_class, dead_reason, dead_at FROM ticket_evaluation e WHERE e.ticket_id = s.id ORDER BY e.active DESC, e.version_created_at DESC LIMIT 1
+    SELECT ticket_id, version_id, version_created_at, active, idempotency_key, state, attempts, answered_without_call, department, is_urgent, urgency_score, model_version, prompt_version, policy_version, priority, queue, model_call_id, computed_at, answer_trace_id, dead_class, dead_reason, dead_at FROM ticket_evaluation e WHERE e.ticket_id = s.id
+    ORDER BY e.state = 'succeeded' DESC, e.active DESC,
+             e.version_created_at <= (SELECT v.created_at FROM active_version a JOIN evaluator_version v ON v.id = a.version_id) DESC, e.version_created_at DESC -- as ShownEvaluations
+    LIMIT 1
   ) e ON $7::boolean
   WHERE ($8::text = '' OR e.state = $8)
     AND ($9::text = '' OR e.department = $9 AND e.state = 'succeeded')
@@ -464,14 +467,16 @@ const shownEvaluations = `-- name: ShownEvaluations :many
 SELECT DISTINCT ON (e.ticket_id) e.ticket_id, e.version_id, e.version_created_at, e.active, e.idempotency_key, e.state, e.attempts, e.answered_without_call, e.department, e.is_urgent, e.urgency_score, e.model_version, e.prompt_version, e.policy_version, e.priority, e.queue, e.model_call_id, e.computed_at, e.answer_trace_id, e.dead_class, e.dead_reason, e.dead_at
 FROM ticket_evaluation e
 WHERE e.ticket_id = ANY ($1::uuid[])
-ORDER BY e.ticket_id, e.active DESC, e.version_created_at DESC
+ORDER BY e.ticket_id, e.state = 'succeeded' DESC, e.active DESC,
+  e.version_created_at <= (SELECT v.created_at FROM active_version a JOIN evaluator_version v ON v.id = a.version_id) DESC, e.version_created_at DESC
 `
 
 type ShownEvaluationsRow struct {
 	TicketEvaluation TicketEvaluation
 }
 
-// The evaluation that each ticket shows: the active version's, else the newest older one's.
+// The evaluation that each ticket shows: the active version's answer, else that of the newest older version, else (after
+// a rollback) of the newest one; and where there is no answer, what is to become one, in the same order.
 func (q *Queries) ShownEvaluations(ctx context.Context, ids []uuid.UUID) ([]ShownEvaluationsRow, error) {
 	rows, err := q.db.Query(ctx, shownEvaluations, ids)
 	if err != nil {

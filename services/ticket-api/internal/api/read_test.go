@@ -101,6 +101,81 @@ func TestEvaluationsOfAllVersions(t *testing.T) {
 	}
 }
 
+// A ticket shows the active version's answer, else the newest older one's, else that of a version that was rolled back;
+// and says which. Work that is under way hides no answer.
+func TestWhichVersionATicketShows(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	ticket := a.create(item("x", ""))
+	shows := func(when, version string, state ticketv1.Evaluation_State, department string) {
+		t.Helper()
+		e := a.get(ticket.GetId()).GetEvaluation()
+		if e.GetVersionId() != version || e.GetState() != state || e.GetAnswer().GetDepartment() != department {
+			t.Errorf("%s: shown %v, want %s %s of %s", when, e, state, department, version)
+		}
+		listed, err := a.client().ListTickets(a.as(a.acme), &ticketv1.ListTicketsRequest{State: state, Department: department, PageSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(listed.GetTickets()) != 1 {
+			t.Errorf("%s: not listed as %s %s", when, state, department)
+		}
+	}
+	shows("at first", "v1", ticketv1.Evaluation_PENDING, "")
+	a.answer(ticket.GetEvaluation().GetEvaluationKey(), "billing", 0)
+	shows("answered", "v1", ticketv1.Evaluation_SUCCEEDED, "billing")
+	a.promote("v2")
+	second := a.create(item("x", "")).GetEvaluation().GetEvaluationKey()
+	shows("while v2 is at it", "v1", ticketv1.Evaluation_SUCCEEDED, "billing")
+	a.bury(second, "permanent", "contract_violation")
+	shows("when v2 has failed", "v1", ticketv1.Evaluation_SUCCEEDED, "billing")
+	a.exec(`UPDATE evaluation_outbox SET status = 'pending', dead_at = NULL`)
+	a.answer(second, "technical", 0)
+	shows("answered by v2", "v2", ticketv1.Evaluation_SUCCEEDED, "technical")
+	a.promote("v3")
+	shows("v3 was never asked", "v2", ticketv1.Evaluation_SUCCEEDED, "technical")
+	a.promote("v1")
+	shows("rolled back", "v1", ticketv1.Evaluation_SUCCEEDED, "billing")
+	a.exec(`DELETE FROM evaluation_result WHERE version_id = 'v1'`)
+	shows("rolled back, without an answer", "v2", ticketv1.Evaluation_SUCCEEDED, "technical")
+}
+
+// What a newer release has written, this one shows as it is: a department that no version it knows of has, a priority, a
+// policy. Lists go on, with it.
+func TestWhatANewerReleaseHasWritten(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	ticket, other := a.create(item("x", "")), a.create(item("y", ""))
+	a.answer(ticket.GetEvaluation().GetEvaluationKey(), "quantum_desk", 0.5)
+	a.answer(other.GetEvaluation().GetEvaluationKey(), "billing", 0.5)
+	a.exec(`UPDATE evaluation_result SET priority = 'asap', policy_version = 'p-next', queue = 'nowhere' WHERE department = 'quantum_desk'`)
+	shown := a.get(ticket.GetId())
+	if e := shown.GetEvaluation().GetAnswer(); e.GetDepartment() != "quantum_desk" || e.GetPriority() != "asap" || e.GetPolicyVersion() != "p-next" || e.GetQueue() != "nowhere" {
+		t.Errorf("shown %v", e)
+	}
+	for name, c := range map[string]struct {
+		filter *ticketv1.ListTicketsRequest
+		want   int
+	}{
+		"all":                {&ticketv1.ListTicketsRequest{}, 2},
+		"the new department": {&ticketv1.ListTicketsRequest{Department: "quantum_desk"}, 1},
+		"a known one":        {&ticketv1.ListTicketsRequest{Department: "billing"}, 1},
+		"by state":           {&ticketv1.ListTicketsRequest{State: ticketv1.Evaluation_SUCCEEDED}, 2},
+	} {
+		for transport, page := range map[string]*ticketv1.ListTicketsResponse{"gRPC": a.page(c.filter), "REST": a.pageOverREST(c.filter)} {
+			if got := page.GetTickets(); len(got) != c.want {
+				t.Errorf("%s over %s: %d tickets, want %d", name, transport, len(got), c.want)
+			}
+		}
+	}
+	if evaluations := a.evaluations(ticket.GetId()); len(evaluations) != 1 || !proto.Equal(evaluations[0], shown.GetEvaluation()) {
+		t.Errorf("evaluations %v", evaluations)
+	}
+	if twin := a.create(item("x", "")).GetEvaluation(); twin.GetAnswer().GetDepartment() != "quantum_desk" {
+		t.Errorf("a twin is told %v", twin)
+	}
+}
+
 func (a *ticketAPI) evaluations(id string) []*ticketv1.Evaluation {
 	a.t.Helper()
 	r, err := a.client().ListEvaluations(a.as(a.acme), &ticketv1.ListEvaluationsRequest{TicketId: id})
