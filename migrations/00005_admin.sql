@@ -143,7 +143,7 @@ CREATE INDEX evaluation_outbox_dead_newest ON evaluation_outbox (dead_at, idempo
 -- off in the transaction that replays or skips them.
 CREATE TABLE replay_selection (
   id              uuid NOT NULL,
-  idempotency_key text NOT NULL,
+  idempotency_key text COLLATE "C" NOT NULL,
   dead_at         timestamptz NOT NULL,
   PRIMARY KEY (id, idempotency_key)
 );

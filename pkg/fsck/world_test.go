@@ -405,7 +405,7 @@ func (w *world) recall(message string) {
 		if err != nil {
 			return err
 		}
-		taken, err := outbox.TakeSelected(ctx, tx, selection.ID, job.CreatedAt, 10)
+		taken, err := outbox.TakeSelected(ctx, tx, selection.ID, job.CreatedAt, "", 10)
 		if err != nil {
 			return err
 		}

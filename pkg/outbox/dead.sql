@@ -125,9 +125,10 @@ WHERE m.cost_usd IS NOT NULL AND m.outcome IN ('answered', 'rejected', 'saved')
 GROUP BY m.version_id;
 
 -- name: TakeSelected :many
+-- From behind the last key that was taken: what was taken before is still in the index.
 DELETE FROM replay_selection s
 WHERE s.id = @selection AND s.idempotency_key = ANY (ARRAY(
-  SELECT q.idempotency_key FROM replay_selection q WHERE q.id = @selection ORDER BY q.idempotency_key LIMIT @most))
+  SELECT q.idempotency_key FROM replay_selection q WHERE q.id = @selection AND q.idempotency_key > @after::text ORDER BY q.idempotency_key LIMIT @most))
 RETURNING s.idempotency_key, s.dead_at;
 
 -- name: AnyAnswered :many

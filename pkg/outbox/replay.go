@@ -97,14 +97,20 @@ const (
 // Taken is a part of a selection, taken off it. Its dead letters are locked until the transaction ends.
 type Taken struct {
 	Count   int
+	Last    content.Key   // in key order; where the next part begins
 	Dead    []content.Key // those that are what was selected, in key order
 	Skipped map[Skip]int64
 }
 
-// TakeSelected takes up to most rows off a selection that was made at a time. None are left when it takes fewer.
-func TakeSelected(ctx context.Context, tx pgx.Tx, selection uuid.UUID, madeAt time.Time, most int) (Taken, error) {
+// TakeSelected takes up to most rows off a selection that was made at a time, from behind the last key that was taken.
+// None are left when it takes fewer. For the rest of the transaction the planner is held to the indexes: what follows
+// looks up a thousand rows among millions.
+func TakeSelected(ctx context.Context, tx pgx.Tx, selection uuid.UUID, madeAt time.Time, after content.Key, most int) (Taken, error) {
 	q := outboxsql.New(tx)
-	rows, err := q.TakeSelected(ctx, outboxsql.TakeSelectedParams{Selection: selection, Most: int32(most)})
+	if err := q.PlanClaim(ctx); err != nil {
+		return Taken{}, fmt.Errorf("plan to take rows off selection %s: %w", selection, err)
+	}
+	rows, err := q.TakeSelected(ctx, outboxsql.TakeSelectedParams{Selection: selection, After: string(after), Most: int32(most)})
 	if err != nil {
 		return Taken{}, fmt.Errorf("take %d rows off selection %s: %w", most, selection, err)
 	}
@@ -113,7 +119,10 @@ func TakeSelected(ctx context.Context, tx pgx.Tx, selection uuid.UUID, madeAt ti
 	for i, r := range rows {
 		keys[i], selected[r.IdempotencyKey] = r.IdempotencyKey, r.DeadAt
 	}
-	taken := Taken{Count: len(rows), Skipped: map[Skip]int64{}}
+	taken := Taken{Count: len(rows), Last: after, Skipped: map[Skip]int64{}}
+	for _, k := range keys {
+		taken.Last = max(taken.Last, content.Key(k))
+	}
 	dead, err := q.LockDead(ctx, keys)
 	if err != nil {
 		return Taken{}, fmt.Errorf("lock %d dead letters: %w", len(keys), err)

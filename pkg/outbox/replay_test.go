@@ -50,7 +50,7 @@ func (w *world) replay(mode string, s outbox.Selection, between ...func()) (repl
 		do()
 	}
 	w.tx(func(ctx context.Context, tx pgx.Tx) error {
-		taken, err := outbox.TakeSelected(ctx, tx, s.ID, job.CreatedAt, 1000)
+		taken, err := outbox.TakeSelected(ctx, tx, s.ID, job.CreatedAt, "", 1000)
 		if err != nil {
 			return err
 		}

@@ -749,12 +749,13 @@ func (q *Queries) ServedTickets(ctx context.Context, arg ServedTicketsParams) ([
 const takeSelected = `-- name: TakeSelected :many
 DELETE FROM replay_selection s
 WHERE s.id = $1 AND s.idempotency_key = ANY (ARRAY(
-  SELECT q.idempotency_key FROM replay_selection q WHERE q.id = $1 ORDER BY q.idempotency_key LIMIT $2))
+  SELECT q.idempotency_key FROM replay_selection q WHERE q.id = $1 AND q.idempotency_key > $2::text ORDER BY q.idempotency_key LIMIT $3))
 RETURNING s.idempotency_key, s.dead_at
 `
 
 type TakeSelectedParams struct {
 	Selection uuid.UUID
+	After     string
 	Most      int32
 }
 
@@ -763,8 +764,9 @@ type TakeSelectedRow struct {
 	DeadAt         time.Time
 }
 
+// From behind the last key that was taken: what was taken before is still in the index.
 func (q *Queries) TakeSelected(ctx context.Context, arg TakeSelectedParams) ([]TakeSelectedRow, error) {
-	rows, err := q.db.Query(ctx, takeSelected, arg.Selection, arg.Most)
+	rows, err := q.db.Query(ctx, takeSelected, arg.Selection, arg.After, arg.Most)
 	if err != nil {
 		return nil, err
 	}

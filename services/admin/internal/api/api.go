@@ -21,6 +21,7 @@ import (
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/proto/openapi"
 	"github.com/evalonce/evalonce/services/admin/internal/job"
+	"github.com/evalonce/evalonce/services/admin/internal/replay"
 	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
 )
 
@@ -38,7 +39,7 @@ func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
 
 // Steps do the chunks of the jobs that the services make.
 func Steps() map[jobdb.Kind]job.Step {
-	return map[jobdb.Kind]job.Step{jobdb.Evaluate: reprocess.Step}
+	return map[jobdb.Kind]job.Step{jobdb.Evaluate: reprocess.Step, jobdb.Replay: replay.Step}
 }
 
 // Gateways are the services' REST forms.

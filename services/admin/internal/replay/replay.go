@@ -126,8 +126,9 @@ const estimateDecimals = 6
 
 // cursor is where the next chunk begins.
 type cursor struct {
-	NextAt time.Time `json:"next_at,omitzero"` // when the next row is due
-	Canary bool      `json:"canary,omitempty"` // the pause behind the canary was made
+	After  content.Key `json:"after,omitempty"`  // the last key that was taken off the selection
+	NextAt time.Time   `json:"next_at,omitzero"` // when the next row is due
+	Canary bool        `json:"canary,omitempty"` // the pause behind the canary was made
 }
 
 const (
@@ -151,7 +152,7 @@ func Step(ctx context.Context, tx pgx.Tx, j jobdb.Job) (jobdb.Progress, error) {
 	if canary {
 		most = max(1, min(most, spec.Canary-j.Counts[replayedCount]))
 	}
-	taken, err := outbox.TakeSelected(ctx, tx, spec.Selection, j.CreatedAt, int(most))
+	taken, err := outbox.TakeSelected(ctx, tx, spec.Selection, j.CreatedAt, at.After, int(most))
 	if err != nil {
 		return jobdb.Progress{}, err
 	}
@@ -165,7 +166,7 @@ func Step(ctx context.Context, tx pgx.Tx, j jobdb.Job) (jobdb.Progress, error) {
 	if err != nil {
 		return jobdb.Progress{}, err
 	}
-	at.NextAt = next
+	at.After, at.NextAt = taken.Last, next
 	progress := jobdb.Progress{Add: add, Wait: max(0, wait-ahead)}
 	switch left := spec.Selected - handled(j.Counts) - handled(add); {
 	case left <= 0 || taken.Count == 0:

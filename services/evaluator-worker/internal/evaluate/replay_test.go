@@ -27,7 +27,7 @@ func (r *rig) replay(mode string) (replayed int) {
 		if err != nil {
 			return err
 		}
-		taken, err := outbox.TakeSelected(ctx, tx, selection, job.CreatedAt, 10_000)
+		taken, err := outbox.TakeSelected(ctx, tx, selection, job.CreatedAt, "", 10_000)
 		if err != nil {
 			return err
 		}
