@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // machines is what was measured.
 func TestWholeBenchmark(t *testing.T) {
 	t.Parallel()
-	bin, err := stack.BuildInto(t.Context(), "test-bin", nil, "./services/ticket-api", "./services/evaluator-worker/cmd/bench-worker")
+	bin, err := stack.BuildInto(t.Context(), "test-bin", nil, "./services/ticket-api", "./services/admin", "./services/evaluator-worker/cmd/bench-worker")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestWholeBenchmark(t *testing.T) {
 			t.Errorf("%s: must %q, reached %v", r.Name, r.Must, r.Reached)
 		}
 	}
-	for name := range strings.SplitSeq("drain create duplicates snapshot backlog claims pickup memory", " ") {
+	for name := range strings.SplitSeq("drain create duplicates snapshot backlog claims pickup reprocess memory", " ") {
 		if !groups[name] {
 			t.Errorf("no rows of %s", name)
 		}

@@ -75,20 +75,22 @@ type Database struct {
 	bed  *Bed
 }
 
-// The versions that every database has registered; Main is the active one.
-func versionOf(name string) evaluation.Version {
+func versionOf(name, route string) evaluation.Version {
 	return evaluation.Version{
 		ID: "bench-" + name, PromptVersion: "1", Provider: "openai", Model: "none", Prompt: "Sort the ticket. " + name, MaxOutputTokens: 100,
 		Departments: []evaluation.Department{{Name: "billing", Description: "invoices"}, {Name: "shipping", Description: "parcels"}},
-		Route:       name, MaxUnknownCalls: evaluation.DefaultMaxUnknownCalls,
+		Route:       route, MaxUnknownCalls: evaluation.DefaultMaxUnknownCalls,
 	}.WithDefaults()
 }
 
-// The routes of the versions.
+// The routes. Each has a version of its name; that of Main is the active one.
 const (
 	Main  = "main"
 	Other = "other"
 )
+
+// NextVersion is the id of one more version on the main route.
+const NextVersion = "bench-next"
 
 // conns is enough for whatever this process does in a database at once.
 const conns = 64
@@ -104,12 +106,12 @@ func (b *Bed) NewDatabase(ctx context.Context) (*Database, error) {
 		return nil, err
 	}
 	err = postgres.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		for _, name := range []string{Main, Other} {
-			if _, err := versiondb.Register(ctx, tx, versionOf(name), "bench"); err != nil {
+		for _, v := range []evaluation.Version{versionOf(Main, Main), versionOf(Other, Other), versionOf("next", Main)} {
+			if _, err := versiondb.Register(ctx, tx, v, "bench"); err != nil {
 				return err
 			}
 		}
-		return versiondb.Promote(ctx, tx, versionOf(Main).ID, "", "bench")
+		return versiondb.Promote(ctx, tx, versionOf(Main, Main).ID, "", "bench")
 	})
 	if err != nil {
 		return nil, errors.Join(err, d.Drop(ctx))

@@ -17,7 +17,11 @@ type Backlog struct {
 	Route string        // Main or Other
 	Lane  string        // live, unless told otherwise
 	DueIn time.Duration // of retries that are scheduled for later; 0 for work that is due
+	Idle  bool          // tickets alone, without work
 }
+
+// work is the table of it.
+const work = "evaluation_outbox"
 
 // largeBacklog is where indexes are made anew after the rows, and not along with them.
 const largeBacklog = 1_000_000
@@ -36,7 +40,7 @@ func (d *Database) Fill(ctx context.Context, backlogs ...Backlog) error {
 		total += b.Count
 	}
 	g, ctx2 := errgroup.WithContext(ctx)
-	for table, insert := range map[string]string{"ticket": insertTickets, "evaluation_outbox": insertWork} {
+	for table, insert := range map[string]string{"ticket": insertTickets, work: insertWork} {
 		g.Go(func() error { return d.fillTable(ctx2, table, insert, backlogs, total >= largeBacklog) })
 	}
 	if err := g.Wait(); err != nil {
@@ -59,12 +63,15 @@ func (d *Database) fillTable(ctx context.Context, table, insert string, backlogs
 			}
 		}
 		for _, b := range backlogs {
+			if b.Idle && table == work {
+				continue
+			}
 			lane := b.Lane
 			if lane == "" {
 				lane = "live"
 			}
 			args := pgx.NamedArgs{
-				"first": b.First, "count": b.Count, "version": versionOf(b.Route).ID, "lane": lane, "due_seconds": b.DueIn.Seconds(),
+				"first": b.First, "count": b.Count, "version": versionOf(b.Route, b.Route).ID, "lane": lane, "due_seconds": b.DueIn.Seconds(),
 			}
 			if _, err := tx.Exec(ctx, insert, args); err != nil {
 				return err

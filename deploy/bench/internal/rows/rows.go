@@ -25,7 +25,7 @@ type Bench struct {
 
 // All are the groups of the table, in its order, by the names they are chosen by.
 func (b *Bench) All() []harness.Group {
-	return []harness.Group{b.drain(), b.create(), b.duplicates(), b.snapshot(), b.riversSnapshot(), b.backlog(), b.claims(), b.pickup(), b.memory()}
+	return []harness.Group{b.drain(), b.create(), b.duplicates(), b.snapshot(), b.riversSnapshot(), b.backlog(), b.claims(), b.pickup(), b.enqueue(), b.beside(), b.memory()}
 }
 
 // sized scales a number of things, of which there are some at least.
