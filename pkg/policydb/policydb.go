@@ -100,6 +100,15 @@ func GetActive(ctx context.Context, db policydbsql.DBTX) (Stored, error) {
 	return stored(policydbsql.ListPoliciesRow(row))
 }
 
+// HoldActive keeps the active policy active until the transaction ends, and returns its id and for how long it has been.
+func HoldActive(ctx context.Context, tx pgx.Tx) (id string, age time.Duration, err error) {
+	row, err := policydbsql.New(tx).HoldActivePolicy(ctx)
+	if err != nil {
+		return "", 0, fmt.Errorf("hold the active policy: %w", err)
+	}
+	return row.PolicyID, time.Duration(row.AgeSeconds * float64(time.Second)), nil
+}
+
 // List returns up to most policies, the newest first, from the one that follows the id after, or from the first.
 func List(ctx context.Context, db policydbsql.DBTX, after string, most int) ([]Stored, error) {
 	rows, err := policydbsql.New(db).ListPolicies(ctx, policydbsql.ListPoliciesParams{After: after, Most: int32(most)})

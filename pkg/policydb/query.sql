@@ -22,8 +22,12 @@ LIMIT @most;
 -- name: LockActivePolicy :one
 SELECT policy_id FROM active_policy FOR UPDATE;
 
+-- name: HoldActivePolicy :one
+SELECT policy_id, extract(epoch FROM clock_timestamp() - activated_at)::float8 AS age_seconds FROM active_policy FOR SHARE;
+
 -- name: SetActivePolicy :exec
-UPDATE active_policy SET policy_id = @policy_id, activated_by = @activated_by, activated_at = now();
+-- Whoever waited for the row is not to seem older than that.
+UPDATE active_policy SET policy_id = @policy_id, activated_by = @activated_by, activated_at = clock_timestamp();
 
 -- name: RecordActivation :exec
 INSERT INTO policy_activation (policy_id, replaced, activated_by) VALUES (@policy_id, @replaced::text, @activated_by);

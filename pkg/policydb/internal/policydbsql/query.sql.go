@@ -74,6 +74,22 @@ func (q *Queries) GetPolicy(ctx context.Context, id string) (GetPolicyRow, error
 	return i, err
 }
 
+const holdActivePolicy = `-- name: HoldActivePolicy :one
+SELECT policy_id, extract(epoch FROM clock_timestamp() - activated_at)::float8 AS age_seconds FROM active_policy FOR SHARE
+`
+
+type HoldActivePolicyRow struct {
+	PolicyID   string
+	AgeSeconds float64
+}
+
+func (q *Queries) HoldActivePolicy(ctx context.Context) (HoldActivePolicyRow, error) {
+	row := q.db.QueryRow(ctx, holdActivePolicy)
+	var i HoldActivePolicyRow
+	err := row.Scan(&i.PolicyID, &i.AgeSeconds)
+	return i, err
+}
+
 const insertPolicy = `-- name: InsertPolicy :execrows
 INSERT INTO policy (id, description, urgent_threshold, rules, digest, created_by)
 VALUES ($1, $2, $3, $4, $5, $6)
@@ -220,7 +236,7 @@ func (q *Queries) RecordActivation(ctx context.Context, arg RecordActivationPara
 }
 
 const setActivePolicy = `-- name: SetActivePolicy :exec
-UPDATE active_policy SET policy_id = $1, activated_by = $2, activated_at = now()
+UPDATE active_policy SET policy_id = $1, activated_by = $2, activated_at = clock_timestamp()
 `
 
 type SetActivePolicyParams struct {
@@ -228,6 +244,7 @@ type SetActivePolicyParams struct {
 	ActivatedBy string
 }
 
+// Whoever waited for the row is not to seem older than that.
 func (q *Queries) SetActivePolicy(ctx context.Context, arg SetActivePolicyParams) error {
 	_, err := q.db.Exec(ctx, setActivePolicy, arg.PolicyID, arg.ActivatedBy)
 	return err

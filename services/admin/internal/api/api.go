@@ -21,6 +21,7 @@ import (
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/proto/openapi"
 	"github.com/evalonce/evalonce/services/admin/internal/job"
+	"github.com/evalonce/evalonce/services/admin/internal/redecide"
 	"github.com/evalonce/evalonce/services/admin/internal/replay"
 	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
 )
@@ -28,6 +29,7 @@ import (
 // Register adds the services to a server. The jobs that they make are another's to run.
 func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
 	adminv1.RegisterVersionServiceServer(r, NewVersions(db))
+	adminv1.RegisterPolicyServiceServer(r, NewPolicies(db, jobs))
 	adminv1.RegisterAuditServiceServer(r, NewAudit(db))
 	adminv1.RegisterCredentialServiceServer(r, NewCredentials(db))
 	adminv1.RegisterCompareServiceServer(r, NewCompare(db))
@@ -39,13 +41,14 @@ func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
 
 // Steps do the chunks of the jobs that the services make.
 func Steps() map[jobdb.Kind]job.Step {
-	return map[jobdb.Kind]job.Step{jobdb.Evaluate: reprocess.Step, jobdb.Replay: replay.Step}
+	return map[jobdb.Kind]job.Step{jobdb.Evaluate: reprocess.Step, jobdb.Replay: replay.Step, jobdb.Policy: redecide.Step(redecide.Settle)}
 }
 
 // Gateways are the services' REST forms.
 func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error {
 	return []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		adminv1.RegisterVersionServiceHandler,
+		adminv1.RegisterPolicyServiceHandler,
 		adminv1.RegisterAuditServiceHandler,
 		adminv1.RegisterCredentialServiceHandler,
 		adminv1.RegisterCompareServiceHandler,
@@ -61,6 +64,7 @@ func Policy() rpc.Policy {
 	policy := rpc.Policy{}
 	for _, service := range []grpc.ServiceDesc{
 		adminv1.VersionService_ServiceDesc,
+		adminv1.PolicyService_ServiceDesc,
 		adminv1.AuditService_ServiceDesc,
 		adminv1.CredentialService_ServiceDesc,
 		adminv1.CompareService_ServiceDesc,
@@ -77,7 +81,7 @@ func Policy() rpc.Policy {
 // Creating are the methods that create something.
 func Creating() []string {
 	return []string{
-		adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName,
+		adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.PolicyService_RegisterPolicy_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName,
 		adminv1.ReprocessService_StartReprocess_FullMethodName,
 		adminv1.CredentialService_CreateToken_FullMethodName, adminv1.CredentialService_AdmitCertificate_FullMethodName,
 	}

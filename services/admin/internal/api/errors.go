@@ -12,8 +12,10 @@ import (
 	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/comparison"
 	"github.com/evalonce/evalonce/pkg/credentialdb"
+	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/policydb"
 	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
@@ -26,6 +28,9 @@ const (
 	reasonActiveVersionChanged = "ACTIVE_VERSION_CHANGED"
 	reasonCoverageTooLow       = "COVERAGE_TOO_LOW"
 	reasonNothingToRollBackTo  = "NOTHING_TO_ROLL_BACK_TO"
+	reasonPolicyNotFound       = "POLICY_NOT_FOUND"
+	reasonPolicyExists         = "POLICY_EXISTS"
+	reasonActivePolicyChanged  = "ACTIVE_POLICY_CHANGED"
 	reasonCredentialNotFound   = "CREDENTIAL_NOT_FOUND"
 	reasonCredentialExists     = "CREDENTIAL_EXISTS"
 	reasonSampleNotFound       = "SAMPLE_NOT_FOUND"
@@ -42,6 +47,8 @@ const (
 func Errors(err error) *rpc.Error {
 	var conflict *versiondb.ConflictError
 	var changed *versiondb.ActiveChangedError
+	var otherRules *policydb.ConflictError
+	var otherPolicy *policydb.ActiveChangedError
 	var sampleExists *comparison.SampleExistsError
 	var jobState *jobdb.StateError
 	var dear *reprocess.CostError
@@ -49,12 +56,27 @@ func Errors(err error) *rpc.Error {
 	case errors.Is(err, versiondb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: "there is no such version", Cause: err}
 	case errors.As(err, &conflict):
-		return versionExists(conflict)
+		return &rpc.Error{
+			Code: codes.AlreadyExists, Reason: reasonVersionExists, Message: conflict.Error(), Cause: err,
+			Metadata: map[string]string{"existingId": conflict.Existing}, Violations: differences("version", conflict.Differences),
+		}
 	case errors.As(err, &changed):
 		return activeChanged(changed)
 	case errors.Is(err, versiondb.ErrNothingReplaced):
 		return &rpc.Error{
 			Code: codes.FailedPrecondition, Reason: reasonNothingToRollBackTo, Cause: err, Message: "no version has been replaced yet: there is none to roll back to",
+		}
+	case errors.Is(err, policydb.ErrNotFound):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonPolicyNotFound, Message: "there is no such policy", Cause: err}
+	case errors.As(err, &otherRules):
+		return &rpc.Error{
+			Code: codes.AlreadyExists, Reason: reasonPolicyExists, Message: otherRules.Error(), Cause: err,
+			Metadata: map[string]string{"existingId": otherRules.ID}, Violations: differences("policy", otherRules.Differences),
+		}
+	case errors.As(err, &otherPolicy):
+		return &rpc.Error{
+			Code: codes.FailedPrecondition, Reason: reasonActivePolicyChanged, Message: otherPolicy.Error(), Cause: err,
+			Metadata: map[string]string{"expectedActiveId": otherPolicy.Expected, "activeId": otherPolicy.Active},
 		}
 	case errors.Is(err, comparison.ErrSampleNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonSampleNotFound, Message: "there is no such sample", Cause: err}
@@ -91,18 +113,13 @@ func Errors(err error) *rpc.Error {
 	}
 }
 
-// versionExists says what differs from the version that is stored, field by field.
-func versionExists(conflict *versiondb.ConflictError) *rpc.Error {
-	e := &rpc.Error{
-		Code: codes.AlreadyExists, Reason: reasonVersionExists, Message: conflict.Error(), Cause: conflict,
-		Metadata: map[string]string{"existingId": conflict.Existing},
+// differences says field by field what differs from what is stored.
+func differences(path string, all []evaluation.Difference) []rpc.Violation {
+	var violations []rpc.Violation
+	for _, d := range all {
+		violations = append(violations, rpc.Violation{Field: path + "." + d.Field, Reason: "DIFFERS", Description: differs(d.Old, d.New, d.Lines)})
 	}
-	for _, d := range conflict.Differences {
-		e.Violations = append(e.Violations, rpc.Violation{
-			Field: "version." + d.Field, Reason: "DIFFERS", Description: differs(d.Old, d.New, d.Lines),
-		})
-	}
-	return e
+	return violations
 }
 
 // maxShown bounds, in bytes, what is told of one field: an error travels in a header.

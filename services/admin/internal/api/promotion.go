@@ -55,7 +55,7 @@ func (s *Versions) PromoteVersion(ctx context.Context, r *adminv1.PromoteVersion
 	if err != nil {
 		return nil, err
 	}
-	violations := append(checkID("id", r.GetId()), checkExpected("expected_active_id", r.GetExpectedActiveId())...)
+	violations := append(checkID("id", r.GetId()), checkExpected(r.GetExpectedActiveId())...)
 	terms, wrong := coverageTermsFrom(r)
 	violations = append(violations, wrong...)
 	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
@@ -89,7 +89,7 @@ func (s *Versions) RollbackVersion(ctx context.Context, r *adminv1.RollbackVersi
 	if err != nil {
 		return nil, err
 	}
-	violations := append(checkExpected("expected_active_id", r.GetExpectedActiveId()), checkChange(ctx, r)...)
+	violations := append(checkExpected(r.GetExpectedActiveId()), checkChange(ctx, r)...)
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
@@ -112,11 +112,11 @@ func (s *Versions) RollbackVersion(ctx context.Context, r *adminv1.RollbackVersi
 }
 
 // checkExpected finds what is wrong with the id that a compare-and-set expects, where there is one.
-func checkExpected(field, id string) []rpc.Violation {
+func checkExpected(id string) []rpc.Violation {
 	if id == "" {
 		return nil
 	}
-	return checkID(field, id)
+	return checkID("expected_active_id", id)
 }
 
 // promoted is the response to a promotion, and what it did; before is the id that was active until then.

@@ -93,7 +93,8 @@ type Ticket struct {
 	Subject    string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	Message    string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Under the active version; the newest older version's where the active one was never asked.
+	// The active version's answer, else the newest older version's; `version_id` says which. Where no version has an answer,
+	// what is to become one.
 	Evaluation *Evaluation `protobuf:"bytes,6,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
 	// W3C trace id (32 hex digits) of the request that created the ticket; empty where none was recorded.
 	TraceId       string `protobuf:"bytes,7,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
