@@ -7,7 +7,6 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -56,14 +55,8 @@ func Close(ctx context.Context, tx pgx.Tx, closures []Closure) error {
 	if len(closures) == 0 {
 		return nil
 	}
-	p := ledgersql.CloseCallsParams{FirstID: closures[0].CallID, LastID: closures[0].CallID}
+	var p ledgersql.CloseCallsParams
 	for _, c := range closures {
-		if bytes.Compare(c.CallID[:], p.FirstID[:]) < 0 {
-			p.FirstID = c.CallID
-		}
-		if bytes.Compare(c.CallID[:], p.LastID[:]) > 0 {
-			p.LastID = c.CallID
-		}
 		p.Ids = append(p.Ids, c.CallID)
 		p.Outcomes = append(p.Outcomes, string(c.Outcome))
 		class, reason, detail := "", "", ""
@@ -88,7 +81,15 @@ func Close(ctx context.Context, tx pgx.Tx, closures []Closure) error {
 		p.Responses = append(p.Responses, c.Response)
 		p.TraceIds = append(p.TraceIds, c.TraceID)
 	}
-	if _, err := ledgersql.New(tx).CloseCalls(ctx, p); err != nil {
+	q := ledgersql.New(tx)
+	err := q.PlanClose(ctx, "off")
+	if err == nil {
+		_, err = q.CloseCalls(ctx, p)
+	}
+	if err == nil {
+		err = q.PlanClose(ctx, "on")
+	}
+	if err != nil {
 		return fmt.Errorf("close %d model calls: %w", len(closures), err)
 	}
 	return nil

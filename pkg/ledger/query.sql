@@ -1,3 +1,8 @@
+-- name: PlanClose :exec
+-- The calls of a batch are looked up by their identifiers, and joined to what became of them by a hash. On the statistics
+-- of a partition that was empty a moment ago, the planner may read all of it, or compare each call with each closure.
+SELECT set_config('enable_seqscan', @mode::text, true), set_config('enable_nestloop', @mode::text, true), set_config('enable_mergejoin', @mode::text, true);
+
 -- name: CloseCalls :execrows
 -- Closes calls with what became of them. A call is closed once, but for one of unknown outcome whose response
 -- came after all, and one whose response was saved and is now judged. Tokens of -1 are not known.
@@ -19,8 +24,7 @@ FROM ROWS FROM (
   unnest(@costs_usd::text[]), unnest(@responses::bytea[]), unnest(@trace_ids::text[])
 ) AS u(id, outcome, class, reason, error, http_status, provider_request_id, served_model,
        input_tokens, cached_input_tokens, output_tokens, reasoning_tokens, cost_usd, response, trace_id)
-WHERE m.id = ANY (@ids::uuid[]) AND m.id = u.id -- the first keeps a plan from reading whole partitions, the range from opening all
-  AND m.id BETWEEN @first_id::uuid AND @last_id::uuid
+WHERE m.id = ANY (@ids::uuid[]) AND m.id = u.id
   AND (m.outcome = 'open' OR m.outcome = 'saved' OR m.outcome = 'unknown' AND u.outcome IN ('answered', 'rejected', 'saved'));
 
 -- name: SettleCharges :many

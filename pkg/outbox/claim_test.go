@@ -2,9 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -180,103 +177,4 @@ func TestClaimTakesOnlyWhatIsDueOnItsRouteAndLane(t *testing.T) {
 	if err != nil || len(bulk) != 1 {
 		t.Errorf("claimed %d bulk rows, %v, want 1", len(bulk), err)
 	}
-}
-
-// The claim walks its index in order and stops at its batch, whatever the statistics say.
-func TestClaimPlan(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	// Statistics of an empty queue, then a backlog that they do not know of.
-	w.exec("ANALYZE evaluation_outbox")
-	w.exec("ALTER TABLE evaluation_outbox SET (autovacuum_enabled = off)")
-	w.exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
-		SELECT uuid_v7(), 'c', '', n::text, sha256(n::text::bytea) FROM generate_series(1, 20000) n`)
-	w.exec(`INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane)
-		SELECT evaluation_key(content_hash, $1), content_hash, id, 'v1', $2, 'live' FROM ticket`, digest(w), routeName)
-	// And a ledger and results of a past that has nothing to do with the batch.
-	w.exec(`INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, finished_at, outcome)
-		SELECT uuid_v7(), md5(n::text), 'v1', gen_random_uuid(), 1, now(), 'answered' FROM generate_series(1, 20000) n`)
-	w.exec(`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
-			model_version, prompt_version, policy_version, priority, queue, model_call_id)
-		SELECT idempotency_key, sha256('x'), lease_id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM model_call`)
-	const most = 100
-	for statement, claim := range map[string]func(*outbox.Claimer, pgx.Tx) error{
-		"Claim": func(c *outbox.Claimer, _ pgx.Tx) error {
-			_, err := c.Claim(t.Context(), most)
-			return err
-		},
-		"ClaimWithin": func(c *outbox.Claimer, tx pgx.Tx) error {
-			_, err := c.ClaimWithin(t.Context(), tx, most, plenty())
-			return err
-		},
-	} {
-		plan, nodes := explainClaim(t, w, statement, claim)
-		walked := false
-		for _, n := range nodes {
-			if n.index == "evaluation_outbox_claim" {
-				walked = true
-			}
-			if n.touched > 2*most {
-				t.Errorf("%s: %s touches %d rows for a batch of %d:\n%s", statement, n.name, n.touched, most, plan)
-			}
-			// ClaimWithin sorts its batch, to add it up.
-			if n.name == "Sort" && statement == "Claim" || n.name == "Seq Scan on evaluation_outbox" {
-				t.Errorf("%s has a %s:\n%s", statement, n.name, plan)
-			}
-		}
-		if !walked {
-			t.Errorf("%s does not walk its index:\n%s", statement, plan)
-		}
-	}
-}
-
-func digest(w *world) []byte {
-	d := w.version.Digest()
-	return d[:]
-}
-
-// planNode is a node of an executed plan.
-type planNode struct {
-	name    string
-	index   string
-	touched int // rows it returned or threw away, in all its loops
-}
-
-// explainClaim executes the statement as the package sends it, and reads its plan.
-func explainClaim(t *testing.T, w *world, statement string, claim func(*outbox.Claimer, pgx.Tx) error) (outline string, nodes []planNode) {
-	t.Helper()
-	tx, err := w.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	spy := &explainer{Tx: tx, statement: statement}
-	if err := claim(outbox.NewClaimer(spy, routeName, outbox.Live, "a", time.Minute), spy); !errors.Is(err, errExplained) {
-		t.Fatalf("no plan was seen: %v", err)
-	}
-	var root []struct{ Plan map[string]any }
-	if err := json.Unmarshal([]byte(spy.plan), &root); err != nil {
-		t.Fatal(err)
-	}
-	var visit func(node map[string]any, depth int)
-	visit = func(node map[string]any, depth int) {
-		number := func(key string) float64 {
-			n, _ := node[key].(float64)
-			return n
-		}
-		n := planNode{name: node["Node Type"].(string)}
-		if relation, ok := node["Relation Name"].(string); ok {
-			n.name += " on " + relation
-		}
-		n.index, _ = node["Index Name"].(string)
-		n.touched = int((number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Join Filter")) * number("Actual Loops"))
-		nodes = append(nodes, n)
-		outline += fmt.Sprintf("%s%s %s (%d rows)\n", strings.Repeat("  ", depth), n.name, n.index, n.touched)
-		children, _ := node["Plans"].([]any)
-		for _, c := range children {
-			visit(c.(map[string]any), depth+1)
-		}
-	}
-	visit(root[0].Plan, 0)
-	return outline, nodes
 }

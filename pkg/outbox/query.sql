@@ -185,11 +185,13 @@ WITH held AS MATERIALIZED (
   UPDATE evaluation_outbox o
   SET locked_until = now() + make_interval(secs => @lease_seconds::float8)
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
+), alive AS MATERIALIZED (
+  SELECT q.lease_id FROM evaluation_outbox q
+  WHERE q.lease_id = ANY (@leases::uuid[]) AND q.status = 'processing' AND q.locked_by = @worker::text
 )
 SELECT u.lease::uuid AS lease
 FROM unnest(@leases::uuid[]) AS u(lease)
-WHERE NOT EXISTS (
-  SELECT FROM evaluation_outbox q WHERE q.lease_id = u.lease AND q.status = 'processing' AND q.locked_by = @worker::text);
+WHERE u.lease NOT IN (SELECT lease_id FROM alive);
 
 -- name: Leased :many
 -- What a worker holds as far as the table knows, with the calls that it may make.
@@ -228,7 +230,7 @@ WITH owned AS MATERIALIZED (
   JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[]), unnest(@delay_seconds::float8[]), unnest(@refunds::boolean[]),
                   unnest(@unknowns::boolean[]), unnest(@classes::text[]), unnest(@reasons::text[]), unnest(@errors::text[]))
        AS u(key, lease, delay_seconds, refund, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease
+  WHERE o.idempotency_key = ANY (@keys::text[]) AND o.lease_id = u.lease
   ORDER BY o.idempotency_key
   FOR NO KEY UPDATE OF o
 )
@@ -259,10 +261,11 @@ WITH owned AS MATERIALIZED (
   JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[]), unnest(@unknowns::boolean[]), unnest(@classes::text[]),
                   unnest(@reasons::text[]), unnest(@errors::text[]))
        AS u(key, lease, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease
-     OR o.status = 'pending' AND u.class = 'permanent'
-        AND NOT EXISTS (SELECT FROM model_call m
-                        WHERE m.idempotency_key = o.idempotency_key AND m.lease_id = u.lease AND m.recalled_by IS NOT NULL)
+  WHERE o.idempotency_key = ANY (@keys::text[])
+    AND (o.lease_id = u.lease
+         OR o.status = 'pending' AND u.class = 'permanent'
+            AND NOT EXISTS (SELECT FROM model_call m
+                            WHERE m.idempotency_key = o.idempotency_key AND m.lease_id = u.lease AND m.recalled_by IS NOT NULL))
 ), finished AS (
   DELETE FROM evaluation_outbox o
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned WHERE answered))
@@ -281,7 +284,7 @@ WITH owned AS MATERIALIZED (
   SELECT o.idempotency_key
   FROM evaluation_outbox o
   JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease
+  WHERE o.idempotency_key = ANY (@keys::text[]) AND o.lease_id = u.lease
   ORDER BY o.idempotency_key
   FOR NO KEY UPDATE OF o
 ), closed AS (
@@ -312,16 +315,15 @@ WITH expired AS MATERIALIZED (
   WHERE m.outcome = 'open' AND m.id = ANY (ARRAY(SELECT lease_id FROM expired))
   RETURNING m.lease_id
 ), judged AS (
-  SELECT e.idempotency_key, l.lease_id IS NOT NULL AS lost,
-         l.lease_id IS NOT NULL
+  SELECT e.idempotency_key, e.lost,
+         e.lost
            AND (v.unknown_policy = 'hold' OR e.unknown_calls + 1 > v.max_unknown_calls OR e.attempts >= v.max_attempts)
            AND v.unknown_policy <> 'recover' -- which is asked about first, and buried by who has asked in vain
            AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
            AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key
                              AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL) AS dead
-  FROM expired e
+  FROM (SELECT x.*, x.lease_id IN (SELECT lease_id FROM lost) AS lost FROM expired x) e
   JOIN evaluator_version v ON v.id = e.version_id
-  LEFT JOIN lost l ON l.lease_id = e.lease_id
 )
 UPDATE evaluation_outbox o
 SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,

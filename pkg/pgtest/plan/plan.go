@@ -163,10 +163,12 @@ func (p *Plan) NoSort() {
 	p.none("sorts", func(n node) bool { return strings.Contains(n.kind, "Sort") })
 }
 
-// NoSeqScan fails the test if a table is read as a whole that matches pattern.
+// NoSeqScan fails the test if a table is read as a whole that matches pattern and is not empty.
 func (p *Plan) NoSeqScan(pattern string) {
 	p.t.Helper()
-	p.none("reads all of "+pattern, func(n node) bool { return strings.Contains(n.kind, "Seq Scan") && matches(pattern, n.relation) })
+	p.none("reads all of "+pattern, func(n node) bool {
+		return strings.Contains(n.kind, "Seq Scan") && n.rows > 0 && matches(pattern, n.relation)
+	})
 }
 
 // ReadsAtMost fails the test if a node reads more rows, in all its loops.

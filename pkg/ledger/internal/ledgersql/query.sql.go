@@ -26,21 +26,18 @@ SET outcome = u.outcome, late = m.late OR m.outcome = 'unknown',
     cost_usd = coalesce(nullif(u.cost_usd, '')::numeric, m.cost_usd),
     response = coalesce(u.response, m.response), trace_id = coalesce(nullif(u.trace_id, ''), m.trace_id)
 FROM ROWS FROM (
-  unnest($1::uuid[]), unnest($4::text[]), unnest($5::text[]), unnest($6::text[]), unnest($7::text[]),
-  unnest($8::int[]), unnest($9::text[]), unnest($10::text[]),
-  unnest($11::bigint[]), unnest($12::bigint[]), unnest($13::bigint[]), unnest($14::bigint[]),
-  unnest($15::text[]), unnest($16::bytea[]), unnest($17::text[])
+  unnest($1::uuid[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
+  unnest($6::int[]), unnest($7::text[]), unnest($8::text[]),
+  unnest($9::bigint[]), unnest($10::bigint[]), unnest($11::bigint[]), unnest($12::bigint[]),
+  unnest($13::text[]), unnest($14::bytea[]), unnest($15::text[])
 ) AS u(id, outcome, class, reason, error, http_status, provider_request_id, served_model,
        input_tokens, cached_input_tokens, output_tokens, reasoning_tokens, cost_usd, response, trace_id)
-WHERE m.id = ANY ($1::uuid[]) AND m.id = u.id -- the first keeps a plan from reading whole partitions, the range from opening all
-  AND m.id BETWEEN $2::uuid AND $3::uuid
+WHERE m.id = ANY ($1::uuid[]) AND m.id = u.id
   AND (m.outcome = 'open' OR m.outcome = 'saved' OR m.outcome = 'unknown' AND u.outcome IN ('answered', 'rejected', 'saved'))
 `
 
 type CloseCallsParams struct {
 	Ids                []uuid.UUID
-	FirstID            uuid.UUID
-	LastID             uuid.UUID
 	Outcomes           []string
 	Classes            []string
 	Reasons            []string
@@ -62,8 +59,6 @@ type CloseCallsParams struct {
 func (q *Queries) CloseCalls(ctx context.Context, arg CloseCallsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, closeCalls,
 		arg.Ids,
-		arg.FirstID,
-		arg.LastID,
 		arg.Outcomes,
 		arg.Classes,
 		arg.Reasons,
@@ -175,6 +170,17 @@ func (q *Queries) History(ctx context.Context, arg HistoryParams) ([]HistoryRow,
 		return nil, err
 	}
 	return items, nil
+}
+
+const planClose = `-- name: PlanClose :exec
+SELECT set_config('enable_seqscan', $1::text, true), set_config('enable_nestloop', $1::text, true), set_config('enable_mergejoin', $1::text, true)
+`
+
+// The calls of a batch are looked up by their identifiers, and joined to what became of them by a hash. On the statistics
+// of a partition that was empty a moment ago, the planner may read all of it, or compare each call with each closure.
+func (q *Queries) PlanClose(ctx context.Context, mode string) error {
+	_, err := q.db.Exec(ctx, planClose, mode)
+	return err
 }
 
 const recall = `-- name: Recall :execrows

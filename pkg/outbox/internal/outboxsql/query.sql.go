@@ -21,10 +21,11 @@ WITH owned AS MATERIALIZED (
   JOIN ROWS FROM (unnest($1::text[]), unnest($2::uuid[]), unnest($3::boolean[]), unnest($4::text[]),
                   unnest($5::text[]), unnest($6::text[]))
        AS u(key, lease, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease
-     OR o.status = 'pending' AND u.class = 'permanent'
-        AND NOT EXISTS (SELECT FROM model_call m
-                        WHERE m.idempotency_key = o.idempotency_key AND m.lease_id = u.lease AND m.recalled_by IS NOT NULL)
+  WHERE o.idempotency_key = ANY ($1::text[])
+    AND (o.lease_id = u.lease
+         OR o.status = 'pending' AND u.class = 'permanent'
+            AND NOT EXISTS (SELECT FROM model_call m
+                            WHERE m.idempotency_key = o.idempotency_key AND m.lease_id = u.lease AND m.recalled_by IS NOT NULL))
 ), finished AS (
   DELETE FROM evaluation_outbox o
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned WHERE answered))
@@ -430,11 +431,13 @@ WITH held AS MATERIALIZED (
   UPDATE evaluation_outbox o
   SET locked_until = now() + make_interval(secs => $3::float8)
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
+), alive AS MATERIALIZED (
+  SELECT q.lease_id FROM evaluation_outbox q
+  WHERE q.lease_id = ANY ($1::uuid[]) AND q.status = 'processing' AND q.locked_by = $2::text
 )
 SELECT u.lease::uuid AS lease
 FROM unnest($1::uuid[]) AS u(lease)
-WHERE NOT EXISTS (
-  SELECT FROM evaluation_outbox q WHERE q.lease_id = u.lease AND q.status = 'processing' AND q.locked_by = $2::text)
+WHERE u.lease NOT IN (SELECT lease_id FROM alive)
 `
 
 type ExtendParams struct {
@@ -672,16 +675,15 @@ WITH expired AS MATERIALIZED (
   WHERE m.outcome = 'open' AND m.id = ANY (ARRAY(SELECT lease_id FROM expired))
   RETURNING m.lease_id
 ), judged AS (
-  SELECT e.idempotency_key, l.lease_id IS NOT NULL AS lost,
-         l.lease_id IS NOT NULL
+  SELECT e.idempotency_key, e.lost,
+         e.lost
            AND (v.unknown_policy = 'hold' OR e.unknown_calls + 1 > v.max_unknown_calls OR e.attempts >= v.max_attempts)
            AND v.unknown_policy <> 'recover' -- which is asked about first, and buried by who has asked in vain
            AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
            AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key
                              AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL) AS dead
-  FROM expired e
+  FROM (SELECT x.idempotency_key, x.lease_id, x.version_id, x.attempts, x.unknown_calls, x.lease_id IN (SELECT lease_id FROM lost) AS lost FROM expired x) e
   JOIN evaluator_version v ON v.id = e.version_id
-  LEFT JOIN lost l ON l.lease_id = e.lease_id
 )
 UPDATE evaluation_outbox o
 SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
@@ -798,7 +800,7 @@ WITH owned AS MATERIALIZED (
   SELECT o.idempotency_key
   FROM evaluation_outbox o
   JOIN ROWS FROM (unnest($1::text[]), unnest($2::uuid[])) AS u(key, lease) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease
+  WHERE o.idempotency_key = ANY ($1::text[]) AND o.lease_id = u.lease
   ORDER BY o.idempotency_key
   FOR NO KEY UPDATE OF o
 ), closed AS (
@@ -845,7 +847,7 @@ WITH owned AS MATERIALIZED (
   JOIN ROWS FROM (unnest($1::text[]), unnest($2::uuid[]), unnest($3::float8[]), unnest($4::boolean[]),
                   unnest($5::boolean[]), unnest($6::text[]), unnest($7::text[]), unnest($8::text[]))
        AS u(key, lease, delay_seconds, refund, unknown, class, reason, error) ON u.key = o.idempotency_key
-  WHERE o.lease_id = u.lease
+  WHERE o.idempotency_key = ANY ($1::text[]) AND o.lease_id = u.lease
   ORDER BY o.idempotency_key
   FOR NO KEY UPDATE OF o
 )

@@ -1,0 +1,138 @@
+package outbox_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/evalonce/evalonce/pkg/failure"
+	"github.com/evalonce/evalonce/pkg/ledger"
+	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/pgtest/plan"
+	"github.com/evalonce/evalonce/pkg/postgres"
+)
+
+// What an evaluation costs is its own: no statement on its way reads the backlog, the leases of others, or what is in
+// the ledger and among the results, whatever the statistics say.
+func TestPlansOfDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// Statistics of empty tables, then what they do not know of.
+	w.exec("ANALYZE")
+	w.exec("ALTER TABLE evaluation_outbox SET (autovacuum_enabled = off)")
+	w.exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
+		SELECT uuid_v7(), 'c', '', n::text, sha256(n::text::bytea) FROM generate_series(1, 20000) n`)
+	digest := w.version.Digest()
+	w.exec(`INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane)
+		SELECT evaluation_key(content_hash, $1), content_hash, id, 'v1', $2, 'live' FROM ticket`, digest[:], routeName)
+	w.exec(`INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, finished_at, outcome)
+		SELECT uuid_v7(), md5(n::text), 'v1', gen_random_uuid(), 1, now(), 'answered' FROM generate_series(1, 20000) n`)
+	w.exec(`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+			model_version, prompt_version, policy_version, priority, queue, model_call_id)
+		SELECT idempotency_key, sha256('x'), lease_id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM model_call`)
+	const batch, most = 100, 1000 // dead entries of an index count, too
+	w.claim("another", batch)
+	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second' WHERE status = 'processing'")
+	w.claim("another", batch)
+	held := w.claim("a", batch)
+	var (
+		leases   []outbox.Lease
+		ids      []uuid.UUID
+		retries  []outbox.Retry
+		burials  []outbox.Burial
+		closures []ledger.Closure
+		results  []ledger.Result
+	)
+	f := failure.New(failure.Overloaded, "", nil)
+	for _, c := range held {
+		leases, ids = append(leases, c.Lease), append(ids, c.ID)
+		retries = append(retries, outbox.Retry{Lease: c.Lease, Failure: f})
+		burials = append(burials, outbox.Burial{Lease: c.Lease, Failure: failure.New(failure.AttemptsSpent, "", nil)})
+		closures = append(closures, ledger.Closure{CallID: c.CallID, Outcome: ledger.Answered})
+		results = append(results, w.resultOf(c))
+	}
+
+	const claim, leased, key = "evaluation_outbox_claim", "evaluation_outbox_leased", "evaluation_outbox_pkey"
+	for name, test := range map[string]struct {
+		index string
+		do    func(ctx context.Context, tx pgx.Tx, c *outbox.Claimer) error
+	}{
+		"Claim": {claim, func(ctx context.Context, _ pgx.Tx, c *outbox.Claimer) error {
+			_, err := c.Claim(ctx, batch)
+			return err
+		}},
+		"ClaimWithin": {claim, func(ctx context.Context, tx pgx.Tx, c *outbox.Claimer) error {
+			_, err := c.ClaimWithin(ctx, tx, batch, plenty())
+			return err
+		}},
+		"Extend": {leased, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Extend(ctx, tx, "a", ids, time.Minute)
+			return err
+		}},
+		"Leased": {leased, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Leased(ctx, tx, "a")
+			return err
+		}},
+		"Finish": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Finish(ctx, tx, leases)
+			return err
+		}},
+		"Retry": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.PutBack(ctx, tx, retries)
+			return err
+		}},
+		"LockForBurial": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Bury(ctx, tx, burials)
+			return err
+		}},
+		"Bury": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Bury(ctx, tx, burials)
+			return err
+		}},
+		"Release": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Release(ctx, tx, leases)
+			return err
+		}},
+		"Reclaim": {leased, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, _, err := outbox.Reclaim(ctx, tx, batch)
+			return err
+		}},
+		"CloseCalls": {"model_call_*_pkey", func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			return ledger.Close(ctx, tx, closures)
+		}},
+		"SaveResults": {"", func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := ledger.Save(ctx, tx, results)
+			return err
+		}},
+	} {
+		p := planOf(t, w, name, test.do)
+		if test.index != "" {
+			p.Uses(test.index)
+		}
+		p.ReadsAtMost(most)
+		p.NoSeqScan("evaluation_outbox")
+		p.NoSeqScan("evaluation_result")
+		p.NoSeqScan("model_call_*")
+		if name == "Claim" {
+			p.NoSort()
+		}
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+func planOf(t *testing.T, w *world, name string, do func(context.Context, pgx.Tx, *outbox.Claimer) error) *plan.Plan {
+	t.Helper()
+	tx, err := w.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	return plan.Named(t, tx, name, func(tx pgx.Tx) error {
+		return do(t.Context(), tx, outbox.NewClaimer(tx.(postgres.Beginner), routeName, outbox.Live, "a", time.Minute))
+	})
+}
