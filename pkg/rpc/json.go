@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -60,6 +61,11 @@ var (
 	jsonFault    = regexp.MustCompile(`unknown field "[^"]{1,64}"|duplicate field "[^"]{1,64}"|` +
 		`invalid value for \w+ (field|type) \w+|invalid UTF-8|invalid escape code|unexpected EOF|unexpected token|` +
 		`exceeded max recursion depth`)
+	// jsonForms are what is expected in place of a value whose error does not say it.
+	jsonForms = map[string]string{
+		"invalid google.protobuf.Timestamp value": "a time must be in RFC 3339 with an offset, such as 2026-11-01T00:00:00+01:00",
+		"invalid google.protobuf.Duration value":  "a duration must be in seconds, such as 1800s",
+	}
 )
 
 // withoutValues keeps of a JSON error where and what, and drops the piece of the body that it quotes: errors are
@@ -69,6 +75,11 @@ func withoutValues(err error) error {
 		return nil
 	}
 	what := jsonFault.FindString(err.Error())
+	for fault, form := range jsonForms {
+		if strings.Contains(err.Error(), fault) {
+			what = form
+		}
+	}
 	if what == "" {
 		what = "malformed"
 	}

@@ -31,11 +31,11 @@ SELECT s.id, s.created_at, s.content_hash,
            FROM evaluation_key(s.content_hash, @filter_digest::bytea) AS k(key)
            LEFT JOIN evaluation_result r ON r.idempotency_key = k.key
            LEFT JOIN evaluation_outbox o ON o.idempotency_key = k.key) = ANY (@states::text[]))
-        AND (@department::text = '' OR @department = (
+        AND (@department::text = '' OR @department = coalesce((
            SELECT r.department
            FROM evaluator_version v
            JOIN evaluation_result r ON r.idempotency_key = evaluation_key(s.content_hash, v.digest)
-           ORDER BY v.digest = @filter_digest::bytea DESC, v.created_at DESC LIMIT 1))
+           ORDER BY v.digest = @filter_digest::bytea DESC, v.created_at DESC LIMIT 1), ''))
         AND (NOT @only_missing::boolean OR NOT EXISTS (
            SELECT FROM evaluator_version v
            JOIN evaluation_result r ON r.idempotency_key = evaluation_key(s.content_hash, v.digest))))::boolean AS matches

@@ -183,11 +183,11 @@ SELECT s.id, s.created_at, s.content_hash,
            FROM evaluation_key(s.content_hash, $2::bytea) AS k(key)
            LEFT JOIN evaluation_result r ON r.idempotency_key = k.key
            LEFT JOIN evaluation_outbox o ON o.idempotency_key = k.key) = ANY ($1::text[]))
-        AND ($3::text = '' OR $3 = (
+        AND ($3::text = '' OR $3 = coalesce((
            SELECT r.department
            FROM evaluator_version v
            JOIN evaluation_result r ON r.idempotency_key = evaluation_key(s.content_hash, v.digest)
-           ORDER BY v.digest = $2::bytea DESC, v.created_at DESC LIMIT 1))
+           ORDER BY v.digest = $2::bytea DESC, v.created_at DESC LIMIT 1), ''))
         AND (NOT $4::boolean OR NOT EXISTS (
            SELECT FROM evaluator_version v
            JOIN evaluation_result r ON r.idempotency_key = evaluation_key(s.content_hash, v.digest))))::boolean AS matches

@@ -57,6 +57,7 @@ Exit codes:
        longer as expected
   5    the token is missing, not valid, or not enough
   6    no answer: repeat it later; every command may be repeated
+  7    fsck has found a broken promise
   130  interrupted`
 
 // run executes one command line and returns its exit code.
@@ -95,7 +96,8 @@ func (c *cli) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	root.AddCommand(c.versionCommands(), c.auditCommands(), c.compareCommand(), c.sampleCommands(), c.ticketsCommands(), c.credentialCommands())
+	root.AddCommand(c.versionCommands(), c.auditCommands(), c.compareCommand(), c.sampleCommands(), c.ticketsCommands(), c.credentialCommands(),
+		c.reprocessCommands(), c.deadCommands(), c.replayCommands(), c.routeCommands(), c.fsckCommand())
 	return root
 }
 

@@ -26,6 +26,8 @@ const (
 	densest = 50 * chunk
 	// narrowest is the smallest window of creation times. Tickets that were created at once are told apart by their ids.
 	narrowest = time.Millisecond
+	// margin is how much wider a window is than a chunk has been.
+	margin = 1.2
 	// beginning is the longest time from the begin of a transaction, which is the time that its tickets were created at,
 	// to its first write, from when on it can be seen to be under way. Services end idle transactions after 5 seconds.
 	beginning = 15 * time.Second
@@ -161,7 +163,7 @@ func (c *cursor) begin(ctx context.Context, tx pgx.Tx, s Spec) error {
 		return err
 	}
 	c.Phase, c.Horizon, c.Total, c.At, c.ID = early, h.XID, h.Tickets, s.From, uuid.Nil
-	c.Window = s.To.Sub(s.From).Seconds() / math.Max(1, float64(h.Tickets)/chunk)
+	c.Window = margin * s.To.Sub(s.From).Seconds() / math.Max(1, float64(h.Tickets)/chunk)
 	return nil
 }
 
@@ -243,19 +245,18 @@ func count(add map[string]int64, tickets []ticketdb.Scanned, digest [32]byte, fo
 	add[countExamined] += int64(len(tickets))
 }
 
-// advance goes on behind a chunk: behind its last ticket when it was full, else behind its window. The window follows how
-// densely tickets were created.
+// advance goes on behind a chunk: behind its last ticket when it was full, else behind its window. The next window has a
+// little more than a chunk, at the density of this one; what of it is left over is read again.
 func (c *cursor) advance(tickets []ticketdb.Scanned, end time.Time, s Spec) {
 	if len(tickets) == chunk {
 		last := tickets[len(tickets)-1]
+		c.Window = margin * last.CreatedAt.Sub(c.At).Seconds()
 		c.At, c.ID = last.CreatedAt, last.ID
-		c.Window /= 2
 		return
 	}
+	widest := s.To.Sub(s.From).Seconds() * math.Min(1, densest/math.Max(1, float64(c.Total)))
+	c.Window = math.Min(widest, c.Window*math.Min(2, margin*chunk/math.Max(1, float64(len(tickets)))))
 	c.At, c.ID = end, uuid.Nil
-	if len(tickets) < chunk/2 {
-		c.Window = math.Min(2*c.Window, s.To.Sub(s.From).Seconds()*math.Min(1, densest/math.Max(1, float64(c.Total))))
-	}
 	if end.Before(s.To) {
 		return
 	}
