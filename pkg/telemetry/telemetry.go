@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -33,13 +34,31 @@ const LogLevel = "EVALONCE_LOG_LEVEL"
 // flushTimeout bounds the shutdown of a caller who does not: a collector that hangs must not keep a process alive.
 const flushTimeout = 10 * time.Second
 
-// Setup makes a JSON logger on standard error the default of slog, and installs OpenTelemetry's tracer provider,
-// propagator and error handler. What it returns sends the spans that are still held back, and ends with its context
-// or after 10 s.
+// Telemetry is what Setup has installed.
+type Telemetry struct {
+	// Metrics serves what the process measures, in Prometheus' format.
+	Metrics http.Handler
+
+	shutdowns []func(context.Context) error
+}
+
+// Flush sends what is still held back, and ends with its context or after 10 s. Nothing is recorded from then on.
+func (t *Telemetry) Flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, flushTimeout, errors.New("the time to send telemetry is over"))
+	defer cancel()
+	var problems []error
+	for _, shutdown := range t.shutdowns {
+		problems = append(problems, shutdown(ctx))
+	}
+	return errors.Join(problems...)
+}
+
+// Setup makes a JSON logger on standard error the default of slog, and installs OpenTelemetry's tracer and meter
+// providers, propagator and error handler.
 //
 // Spans are exported when environ asks for it (see [Exporting]). What else OTEL_* variables say about the exporter,
 // the sampler and the resource, OpenTelemetry's libraries read from the environment of the process, whatever environ is.
-func Setup(ctx context.Context, serviceName, version string, environ []string) (shutdown func(context.Context) error, err error) {
+func Setup(ctx context.Context, serviceName, version string, environ []string) (*Telemetry, error) {
 	level, err := logLevel(lookup(environ, LogLevel))
 	if err != nil {
 		return nil, err
@@ -49,10 +68,6 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		slog.WarnContext(context.WithoutCancel(ctx), "telemetry failed", slog.Any("error", err))
 	}))
-	if disabled(environ) {
-		otel.SetTracerProvider(noop.NewTracerProvider())
-		return func(context.Context) error { return nil }, nil
-	}
 	// What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes last, and wins.
 	res, err := resource.New(ctx,
 		resource.WithSchemaURL(semconv.SchemaURL),
@@ -62,6 +77,22 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("describe this process to OpenTelemetry: %w", err)
+	}
+	endTraces, err := setupTraces(ctx, res, environ)
+	if err != nil {
+		return nil, err
+	}
+	metrics, endMetrics, err := setupMetrics(ctx, res, environ)
+	if err != nil {
+		return nil, errors.Join(err, endTraces(ctx))
+	}
+	return &Telemetry{Metrics: metrics, shutdowns: []func(context.Context) error{endTraces, endMetrics}}, nil
+}
+
+func setupTraces(ctx context.Context, res *resource.Resource, environ []string) (shutdown func(context.Context) error, err error) {
+	if disabled(environ) {
+		otel.SetTracerProvider(noop.NewTracerProvider())
+		return func(context.Context) error { return nil }, nil
 	}
 	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(res)}
 	if Exporting(environ) {
@@ -77,8 +108,6 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	provider := sdktrace.NewTracerProvider(options...)
 	otel.SetTracerProvider(provider)
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, flushTimeout, errors.New("the time to send spans is over"))
-		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil {
 			return fmt.Errorf("send the last spans: %w", err)
 		}

@@ -2,6 +2,7 @@ package telemetry_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // service makes one span in the trace of a caller, one of its own, and a log line in each.
 func service(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
-	shutdown, err := telemetry.Setup(ctx, "ticket-api", "v1.2.3", environ)
+	observed, err := telemetry.Setup(ctx, "ticket-api", "v1.2.3", environ)
 	if err != nil {
 		return err
 	}
@@ -58,17 +59,33 @@ func service(ctx context.Context, args, environ []string, stdout, _ io.Writer) (
 		slog.InfoContext(ctx, "stored", slog.Int("n", i))
 		span.End()
 	}
+	if err := measure(ctx, observed, stdout); err != nil {
+		return err
+	}
 	start := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("enough"))
 	defer cancel()
-	err = shutdown(ctx)
+	err = observed.Flush(ctx)
 	slog.InfoContext(context.WithoutCancel(ctx), "flushed", slog.Int64("took_ms", time.Since(start).Milliseconds()))
 	return err
+}
+
+// measure counts something and puts out what Prometheus would fetch.
+func measure(ctx context.Context, observed *telemetry.Telemetry, stdout io.Writer) error {
+	counter, err := otel.Meter("test").Int64Counter("evalonce_test_things")
+	if err != nil {
+		return err
+	}
+	counter.Add(ctx, 3)
+	fetched := httptest.NewRecorder()
+	observed.Metrics.ServeHTTP(fetched, httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody))
+	return json.NewEncoder(stdout).Encode(map[string]string{"metrics": fetched.Body.String()})
 }
 
 type result struct {
 	code         int
 	traceparents []string
+	metrics      string
 	logs         []map[string]any
 	stderr       string
 }
@@ -82,9 +99,15 @@ func runService(t *testing.T, environ []string, args ...string) result {
 	_ = cmd.Run()
 	r := result{code: cmd.ProcessState.ExitCode(), stderr: stderr.String()}
 	for line := range strings.Lines(stdout.String()) {
-		var out struct{ Traceparent string }
-		if err := json.Unmarshal([]byte(line), &out); err == nil {
-			r.traceparents = append(r.traceparents, out.Traceparent)
+		var out struct{ Traceparent, Metrics *string }
+		if err := json.Unmarshal([]byte(line), &out); err != nil {
+			continue
+		}
+		if out.Metrics != nil {
+			r.metrics = *out.Metrics
+		}
+		if out.Traceparent != nil {
+			r.traceparents = append(r.traceparents, *out.Traceparent)
 		}
 	}
 	for scanner := bufio.NewScanner(strings.NewReader(r.stderr)); scanner.Scan(); {
@@ -101,7 +124,7 @@ const caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 func TestSpansHaveIdentifiersThoughNobodyRecordsThem(t *testing.T) {
 	t.Parallel()
 	for name, environ := range map[string][]string{
-		"nothing set": nil, "none": {"OTEL_TRACES_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
+		"nothing set": nil, "none": {"OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 	} {
 		r := runService(t, environ, caller)
 		if r.code != 0 || len(r.traceparents) != 2 {
@@ -151,6 +174,31 @@ func TestLogLevel(t *testing.T) {
 	}
 }
 
+func TestMetricsAreServedAndExported(t *testing.T) {
+	t.Parallel()
+	exported := make(chan []byte, 10)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.URL.Path != "/v1/metrics" {
+			t.Errorf("%s: %v", r.URL.Path, err)
+		}
+		exported <- body
+	}))
+	t.Cleanup(collector.Close)
+	r := runService(t, []string{"OTEL_TRACES_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL})
+	if r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	for _, want := range []string{"evalonce_test_things_total 3\n", `service_name="ticket-api"`, "go_goroutines ", "process_resident_memory_bytes "} {
+		if !strings.Contains(r.metrics, want) {
+			t.Errorf("%q is not served:\n%s", want, r.metrics)
+		}
+	}
+	if !bytes.Contains(<-exported, []byte("evalonce_test_things")) {
+		t.Error("the counter is not exported")
+	}
+}
+
 func TestSpansAreExported(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -167,7 +215,7 @@ func TestSpansAreExported(t *testing.T) {
 	}))
 	t.Cleanup(collector.Close)
 
-	r := runService(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=test"}, caller)
+	r := runService(t, []string{"OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=test"}, caller)
 	if r.code != 0 {
 		t.Fatal(r.stderr)
 	}

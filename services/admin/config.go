@@ -16,6 +16,7 @@ type Config struct {
 	DatabaseMaxConnections int32  `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"8" help:"connections of this process at most"`
 	GRPCAddress            string `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8084" help:"where gRPC is served; port 0 takes a free one"`
 	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8083" help:"where REST is served; port 0 takes a free one"`
+	HealthAddress          string `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8086" help:"serves /healthz, /readyz and /metrics, without credentials; empty serves none of them"`
 	Access                 access.Config
 	AdminTokens            rpc.Tokens    `env:"EVALONCE_ADMIN_TOKENS" secret:"true" help:"operator=hash[,operator=hash...], where hash is the SHA-256 of an API token in hex"`
 	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"16777216" help:"largest request, in bytes as sent; a truth to compare with takes about 80 for each ticket"`

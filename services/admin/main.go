@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/pkg/health"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
@@ -35,11 +36,11 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	flush, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
 	})
@@ -68,6 +69,9 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	}
 	group := process.NewGroup(ctx)
 	group.Go("jobs", jobs.Run)
+	if cfg.HealthAddress != "" {
+		group.Go("health", health.Server{Address: cfg.HealthAddress, Ready: options.Ready, Metrics: observed.Metrics}.Run)
+	}
 	group.GoWithin(cfg.ShutdownGrace+time.Second, "server", server.Run)
 	return group.Wait()
 }

@@ -33,7 +33,7 @@ type Config struct {
 	WebhookConcurrency         int             `env:"EVALONCE_WEBHOOK_CONCURRENCY" envDefault:"256" help:"webhook requests under way"`
 	WebhookEndpointConcurrency int             `env:"EVALONCE_WEBHOOK_ENDPOINT_CONCURRENCY" envDefault:"16" help:"of them to one endpoint, by all workers together"`
 
-	HealthAddress string `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8082" help:"serves /healthz and /readyz; empty serves neither"`
+	HealthAddress string `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8082" help:"serves /healthz, /readyz and /metrics, without credentials; empty serves none of them"`
 }
 
 // Validate reports all that is wrong at once.

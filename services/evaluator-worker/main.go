@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/pkg/health"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/schema"
@@ -43,11 +44,11 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	flush, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
 	providers, err := cfg.providers()
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrUsage, err)
@@ -78,7 +79,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	})
 	group := process.NewGroup(ctx)
 	if cfg.HealthAddress != "" {
-		group.Go("health", health{address: cfg.HealthAddress, ready: schema.Ready(settles)}.run)
+		group.Go("health", health.Server{Address: cfg.HealthAddress, Ready: schema.Ready(settles), Metrics: observed.Metrics}.Run)
 	}
 	group.GoWithin(cfg.ShutdownGrace+evaluate.SaveMost+process.DefaultGrace, "evaluate", worker.Run)
 	group.GoWithin(webhook.Timeout+deliver.SaveMost+process.DefaultGrace, "webhooks", webhooks.Run)

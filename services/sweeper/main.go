@@ -33,11 +33,11 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	flush, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
 	pool, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: 2, AppName: serviceName, IdleInTransactionTimeout: idleInTransaction})
 	if err != nil {
 		return err

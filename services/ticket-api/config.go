@@ -16,6 +16,7 @@ type Config struct {
 	DatabaseMaxConnections int32  `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"16" help:"connections of this process at most"`
 	GRPCAddress            string `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8081" help:"where gRPC is served; port 0 takes a free one"`
 	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8080" help:"where REST is served; port 0 takes a free one"`
+	HealthAddress          string `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8085" help:"serves /healthz, /readyz and /metrics, without credentials; empty serves none of them"`
 	Access                 access.Config
 	APITokens              rpc.Tokens      `env:"EVALONCE_API_TOKENS" secret:"true" help:"client=hash[,client=hash...], where hash is the SHA-256 of an API token in hex"`
 	MaxSubjectCharacters   int             `env:"EVALONCE_MAX_SUBJECT_CHARACTERS" envDefault:"1000" help:"longest subject of a ticket, in characters"`

@@ -16,6 +16,8 @@ type API struct {
 	*Process
 	GRPC string // address
 	HTTP string // base URL
+
+	Health string // base URL of its health and metrics
 }
 
 // StartTicketAPI starts a ticket-api that knows the tokens, in the form of EVALONCE_API_TOKENS. More of the
@@ -38,14 +40,20 @@ func (s *Stack) startAPI(ctx context.Context, binary string, env []string) (*API
 	if err != nil {
 		return nil, err
 	}
+	health, err := s.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
 	p, err := s.Start(ctx, Spec{
 		Name: s.name(binary), Binary: binary, Ready: "http://" + http + "/readyz",
-		Env: append([]string{s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http, "EVALONCE_PLAINTEXT=true"}, env...),
+		Env: append([]string{
+			s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http, "EVALONCE_HEALTH_ADDRESS=" + health, "EVALONCE_PLAINTEXT=true",
+		}, env...),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &API{Process: p, GRPC: grpc, HTTP: "http://" + http}, nil
+	return &API{Process: p, GRPC: grpc, HTTP: "http://" + http, Health: "http://" + health}, nil
 }
 
 // Endpoint is a model provider, or what stands in for one.
