@@ -17,8 +17,11 @@ import (
 
 const (
 	jobPoll  = time.Second
-	jobLease = 2 * time.Minute
 	jobRetry = time.Second
+	// jobLease is how long a job rests whose replica has died. A chunk may take longer: its lock keeps others away.
+	jobLease = 5 * time.Second
+	// jobStatement bounds one statement of a chunk.
+	jobStatement = time.Minute
 	// A replica that is frozen in a chunk, or cut off, must not hold its locks for longer: others wait for them, and
 	// clients who create the same ticket.
 	idleInTransaction = 5 * time.Second
@@ -32,7 +35,7 @@ func openJobs(ctx context.Context, cfg Config, steps map[jobdb.Kind]job.Step) (*
 	}
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: job.Concurrency, AppName: serviceName + "-jobs",
-		StatementTimeout: jobLease / 2, IdleInTransactionTimeout: idleInTransaction,
+		StatementTimeout: jobStatement, IdleInTransactionTimeout: idleInTransaction,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -47,7 +47,7 @@ type Options struct {
 	Steps  map[jobdb.Kind]Step
 	Worker string        // names the replica in what it claims
 	Poll   time.Duration // between two looks for work that another replica, or time, has made due
-	Lease  time.Duration // longer than any chunk takes
+	Lease  time.Duration // how long a job rests whose replica has died; a chunk's lock holds as long as the chunk takes
 	Retry  time.Duration // before a chunk is tried a second time; doubled each time
 	Logger *slog.Logger
 }
