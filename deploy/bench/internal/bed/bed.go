@@ -27,7 +27,7 @@ import (
 func Settings() map[string]string {
 	return map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
-		"shared_buffers": "2GB", "max_wal_size": "16GB", "checkpoint_timeout": "30min", "maintenance_work_mem": "512MB",
+		"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "maintenance_work_mem": "512MB",
 		"autovacuum_naptime": "10s",
 	}
 }

@@ -62,7 +62,11 @@ func (r Report) WriteTable(w io.Writer) {
 		settings = append(settings, name+"="+value)
 	}
 	slices.Sort(settings)
-	fmt.Fprintf(w, "Postgres %s, %s; river %s\n", m.Postgres, strings.Join(settings, " "), m.River)
+	version, _, _ := strings.Cut(m.Postgres, " ")
+	const width = 120
+	for line := range strings.Lines(text.WrapSoft(fmt.Sprintf("River %s. Postgres %s with %s", m.River, version, strings.Join(settings, ", ")), width)) {
+		fmt.Fprintln(w, strings.TrimSpace(line))
+	}
 	if r.Scale != 1 {
 		fmt.Fprintf(w, "At %g of the full size: for a look only.\n", r.Scale)
 	}
