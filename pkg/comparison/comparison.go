@@ -145,7 +145,7 @@ func (s Snapshot) pairs(ctx context.Context, of Selection, digest, otherDigest [
 		SampleID: of.SampleID, CreatedFrom: from, CreatedTo: to, ClientID: of.ClientID,
 	}
 	// The generated method would hold all rows at once.
-	rows, err := s.tx.Query(ctx, comparisonsql.Pairs, p.Digest, p.OtherDigest, p.Named, p.TicketIds, p.ExternalIds,
+	rows, err := s.tx.Query(ctx, comparisonsql.Pairs, p.Digest, p.OtherDigest, p.TicketIds, p.ExternalIds, p.Named,
 		p.SampleID, p.CreatedFrom, p.CreatedTo, p.ClientID)
 	if err != nil {
 		return err

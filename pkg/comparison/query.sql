@@ -25,7 +25,10 @@ LEFT JOIN evaluation_result a ON a.idempotency_key = evaluation_key(t.content_ha
 LEFT JOIN evaluation_outbox ao ON ao.idempotency_key = evaluation_key(t.content_hash, @digest::bytea)
 LEFT JOIN evaluation_result b ON @other_digest::bytea <> '' AND b.idempotency_key = evaluation_key(t.content_hash, @other_digest::bytea)
 LEFT JOIN evaluation_outbox bo ON @other_digest::bytea <> '' AND bo.idempotency_key = evaluation_key(t.content_hash, @other_digest::bytea)
-WHERE NOT @named::boolean OR t.id = ANY (@ticket_ids::uuid[]) OR t.external_id = ANY (@external_ids::text[]);
+-- Joined, because a list that is long enough is searched from its beginning for each ticket.
+LEFT JOIN unnest(@ticket_ids::uuid[]) AS by_id(id) ON by_id.id = t.id
+LEFT JOIN unnest(@external_ids::text[]) AS by_external(id) ON by_external.id = t.external_id
+WHERE NOT @named::boolean OR by_id.id IS NOT NULL OR by_external.id IS NOT NULL;
 
 -- name: Expense :one
 -- What the ledger has on the answers that a version has given to the tickets of a selection; the same one as in Pairs.
@@ -42,7 +45,9 @@ WITH selected AS (
   SELECT DISTINCT r.idempotency_key, r.model_call_id
   FROM selected t
   JOIN evaluation_result r ON r.idempotency_key = evaluation_key(t.content_hash, @digest::bytea)
-  WHERE NOT @named::boolean OR t.id = ANY (@ticket_ids::uuid[]) OR t.external_id = ANY (@external_ids::text[])
+  LEFT JOIN unnest(@ticket_ids::uuid[]) AS by_id(id) ON by_id.id = t.id
+  LEFT JOIN unnest(@external_ids::text[]) AS by_external(id) ON by_external.id = t.external_id
+  WHERE NOT @named::boolean OR by_id.id IS NOT NULL OR by_external.id IS NOT NULL
 ), called AS (
   SELECT m.cost_usd, m.outcome, m.id = a.model_call_id AS gave_the_answer, extract(epoch FROM m.finished_at - m.started_at)::float8 AS seconds
   FROM answered a

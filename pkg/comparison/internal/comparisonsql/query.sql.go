@@ -73,7 +73,9 @@ WITH selected AS (
   SELECT DISTINCT r.idempotency_key, r.model_call_id
   FROM selected t
   JOIN evaluation_result r ON r.idempotency_key = evaluation_key(t.content_hash, $5::bytea)
-  WHERE NOT $6::boolean OR t.id = ANY ($7::uuid[]) OR t.external_id = ANY ($8::text[])
+  LEFT JOIN unnest($6::uuid[]) AS by_id(id) ON by_id.id = t.id
+  LEFT JOIN unnest($7::text[]) AS by_external(id) ON by_external.id = t.external_id
+  WHERE NOT $8::boolean OR by_id.id IS NOT NULL OR by_external.id IS NOT NULL
 ), called AS (
   SELECT m.cost_usd, m.outcome, m.id = a.model_call_id AS gave_the_answer, extract(epoch FROM m.finished_at - m.started_at)::float8 AS seconds
   FROM answered a
@@ -95,9 +97,9 @@ type ExpenseParams struct {
 	CreatedTo   time.Time
 	ClientID    string
 	Digest      []byte
-	Named       bool
 	TicketIds   []uuid.UUID
 	ExternalIds []string
+	Named       bool
 }
 
 type ExpenseRow struct {
@@ -118,9 +120,9 @@ func (q *Queries) Expense(ctx context.Context, arg ExpenseParams) (ExpenseRow, e
 		arg.CreatedTo,
 		arg.ClientID,
 		arg.Digest,
-		arg.Named,
 		arg.TicketIds,
 		arg.ExternalIds,
+		arg.Named,
 	)
 	var i ExpenseRow
 	err := row.Scan(
@@ -178,15 +180,17 @@ LEFT JOIN evaluation_result a ON a.idempotency_key = evaluation_key(t.content_ha
 LEFT JOIN evaluation_outbox ao ON ao.idempotency_key = evaluation_key(t.content_hash, $1::bytea)
 LEFT JOIN evaluation_result b ON $2::bytea <> '' AND b.idempotency_key = evaluation_key(t.content_hash, $2::bytea)
 LEFT JOIN evaluation_outbox bo ON $2::bytea <> '' AND bo.idempotency_key = evaluation_key(t.content_hash, $2::bytea)
-WHERE NOT $3::boolean OR t.id = ANY ($4::uuid[]) OR t.external_id = ANY ($5::text[])
+LEFT JOIN unnest($3::uuid[]) AS by_id(id) ON by_id.id = t.id
+LEFT JOIN unnest($4::text[]) AS by_external(id) ON by_external.id = t.external_id
+WHERE NOT $5::boolean OR by_id.id IS NOT NULL OR by_external.id IS NOT NULL
 `
 
 type PairsParams struct {
 	Digest      []byte
 	OtherDigest []byte
-	Named       bool
 	TicketIds   []uuid.UUID
 	ExternalIds []string
+	Named       bool
 	SampleID    string
 	CreatedFrom time.Time
 	CreatedTo   time.Time
@@ -216,13 +220,14 @@ type PairsRow struct {
 
 // The tickets of a selection, each with what two versions have made of it; nothing of the second when its digest is empty.
 // Not in any order. The text is sent by Pairs itself, which reads row by row what the generated code would gather.
+// Joined, because a list that is long enough is searched from its beginning for each ticket.
 func (q *Queries) Pairs(ctx context.Context, arg PairsParams) ([]PairsRow, error) {
 	rows, err := q.db.Query(ctx, Pairs,
 		arg.Digest,
 		arg.OtherDigest,
-		arg.Named,
 		arg.TicketIds,
 		arg.ExternalIds,
+		arg.Named,
 		arg.SampleID,
 		arg.CreatedFrom,
 		arg.CreatedTo,

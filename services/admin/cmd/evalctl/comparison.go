@@ -45,7 +45,7 @@ func describeComparison(w io.Writer, s *adminv1.Comparison, worst []*adminv1.Dis
 	add("cost in all, US$", a.GetCostUsd(), b.GetCostUsd())
 	add("latency p50 / p95, s", latencies(a), latencies(b))
 	if s.GetCompared() > 0 {
-		add("urgency score, mean", number(s.GetScores().GetMean()), fmt.Sprintf("%s (%+.3f)", number(s.GetOtherScores().GetMean()), s.GetScoreShift()))
+		add("urgency score, mean", rounded(s.GetScores().GetMean()), fmt.Sprintf("%s (%+.3f)", rounded(s.GetOtherScores().GetMean()), s.GetScoreShift()))
 		add("  deciles", deciles(s.GetScores()), deciles(s.GetOtherScores()))
 	}
 	fmt.Fprintf(w, "%d tickets", s.GetTickets())
@@ -69,7 +69,12 @@ func describeComparison(w io.Writer, s *adminv1.Comparison, worst []*adminv1.Dis
 	if len(s.GetDecisionChanges()) > 0 {
 		fmt.Fprintf(w, "\nDecisions of policy %s\n", s.GetPolicyId())
 		changes := [][]string{{s.GetVersionId(), other, "TICKETS"}}
-		for _, c := range s.GetDecisionChanges() {
+		const most = 12 // they are as many as the square of what a policy can decide
+		for i, c := range s.GetDecisionChanges() {
+			if i == most {
+				changes = append(changes, []string{"…", fmt.Sprintf("and %d other changes", len(s.GetDecisionChanges())-most)})
+				break
+			}
 			changes = append(changes, []string{
 				c.GetPriority() + " " + c.GetQueue(), c.GetOtherPriority() + " " + c.GetOtherQueue(), count(c.GetTickets()),
 			})
@@ -123,7 +128,7 @@ func describeAgreement(w io.Writer, s *adminv1.Comparison, judged bool) {
 			only = "urgent, and not found to be"
 		}
 		rows = append(rows,
-			[]string{urgency + " at " + number(s.GetUrgentThreshold()), ofWhole(same, told)},
+			[]string{urgency + " at " + rounded(s.GetUrgentThreshold()), ofWhole(same, told)},
 			[]string{"urgent for " + s.GetVersionId() + " only", count(u.GetOnlyUrgent())},
 			[]string{only, count(u.GetOnlyOtherUrgent())})
 	}
@@ -166,7 +171,7 @@ func departmentRows(s *adminv1.Comparison) [][]string {
 	for _, d := range s.GetDepartments() {
 		row := []string{d.GetName(), knownCount(d.GetKnown(), d.GetTickets()), knownCount(d.GetOtherKnown(), d.GetOtherTickets()), count(d.GetAgreed())}
 		if judged {
-			row = append(row, optional(d.Precision), optional(d.Recall), optional(d.F1))
+			row = append(row, maybe(d.Precision), maybe(d.Recall), maybe(d.F1))
 		}
 		rows = append(rows, row)
 	}
@@ -238,11 +243,11 @@ func disagreementRows(s *adminv1.Comparison, worst []*adminv1.Disagreement, full
 				row = append(append(row, answerCells(a)...), answerCells(b)...)
 			}
 		case judged:
-			row = []string{d.GetTicketId(), d.GetExternalId(), a.GetDepartment(), number(a.GetIsUrgent()), d.GetTrueDepartment(), urgent}
+			row = []string{d.GetTicketId(), d.GetExternalId(), a.GetDepartment(), rounded(a.GetIsUrgent()), d.GetTrueDepartment(), urgent}
 		default:
 			row = []string{
-				d.GetTicketId(), d.GetExternalId(), a.GetDepartment(), number(a.GetIsUrgent()), number(a.GetUrgencyScore()),
-				b.GetDepartment(), number(b.GetIsUrgent()), number(b.GetUrgencyScore()),
+				d.GetTicketId(), d.GetExternalId(), a.GetDepartment(), rounded(a.GetIsUrgent()), rounded(a.GetUrgencyScore()),
+				b.GetDepartment(), rounded(b.GetIsUrgent()), rounded(b.GetUrgencyScore()),
 			}
 		}
 		rows = append(rows, row)
@@ -274,13 +279,13 @@ func knownCount(known bool, n int64) string {
 	return count(n)
 }
 
-func number(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
+func rounded(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
 
-func optional(f *float64) string {
+func maybe(f *float64) string {
 	if f == nil {
 		return "–"
 	}
-	return number(*f)
+	return rounded(*f)
 }
 
 // exact is a number for programs; nothing for none.
