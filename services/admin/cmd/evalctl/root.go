@@ -96,7 +96,7 @@ func (c *cli) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	root.AddCommand(c.versionCommands(), c.auditCommands(), c.compareCommand(), c.sampleCommands(), c.ticketsCommands(), c.credentialCommands(),
+	root.AddCommand(c.versionCommands(), c.policyCommands(), c.auditCommands(), c.compareCommand(), c.sampleCommands(), c.ticketsCommands(), c.credentialCommands(),
 		c.reprocessCommands(), c.deadCommands(), c.replayCommands(), c.routeCommands(), c.fsckCommand())
 	return root
 }

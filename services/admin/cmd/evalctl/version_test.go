@@ -275,7 +275,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"version", "get", ""}, "v2\tm-v2\nv1\tm-v1\n:4\n"},
 		{[]string{"version", "promote", "v1", ""}, ":4\n"},
 		{[]string{"version", "promote", "v1", "--expected", ""}, "v2\tm-v2\nv1\tm-v1\n:4\n"},
-		{[]string{"version", "list", "-o", ""}, "table\njson\n:4\n"},
+		{[]string{"version", "list", "-o", ""}, "table\njson\ncsv\n:4\n"},
 		{[]string{"version", "register", "-f", ""}, "json\nyaml\nyml\n:8\n"},
 	} {
 		if got := o.must(append([]string{"__complete"}, c.args...)...); got.out != c.want {
