@@ -83,15 +83,7 @@ type Client struct {
 
 // NewClient makes a client.
 func NewClient(o ClientOptions) *Client {
-	var v4, v6 []netip.Prefix
-	for _, p := range o.Allow {
-		if p.Addr().Is4() {
-			v4 = append(v4, p)
-		} else {
-			v6 = append(v6, p)
-		}
-	}
-	guard := ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...))
+	guard := newGuard(o.Allow)
 	dialer := &net.Dialer{Timeout: dialTimeout, Control: guard.Safe, Resolver: o.Resolver}
 	return &Client{
 		allowHTTP: o.AllowHTTP, timeout: o.Timeout, now: time.Now,
@@ -105,6 +97,19 @@ func NewClient(o ClientOptions) *Client {
 			},
 		},
 	}
+}
+
+// newGuard judges addresses: it denies all that is special or not global, and opens what is allowed in particular.
+func newGuard(allow []netip.Prefix) *ssrf.Guardian {
+	var v4, v6 []netip.Prefix
+	for _, p := range allow {
+		if p.Addr().Is4() {
+			v4 = append(v4, p)
+		} else {
+			v6 = append(v6, p)
+		}
+	}
+	return ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...))
 }
 
 // Close ends idle connections.
@@ -163,7 +168,7 @@ func reasonOf(ctx context.Context, err error) Reason {
 	switch {
 	case errors.Is(err, ssrf.ErrProhibitedIP), errors.Is(err, ssrf.ErrProhibitedNetwork), errors.Is(err, ssrf.ErrInvalidHostPort):
 		return AddressDenied
-	case errors.Is(context.Cause(ctx), context.Canceled):
+	case errors.Is(ctx.Err(), context.Canceled):
 		return Stopped
 	case errors.As(err, &dns):
 		return NoName

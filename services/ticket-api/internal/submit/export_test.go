@@ -7,7 +7,7 @@ import (
 )
 
 // Insert stores one request in a transaction that the test ends when it likes.
-func Insert(s *Submitter, ctx context.Context, tx pgx.Tx, r Request) (Receipt, error) {
+func Insert(ctx context.Context, s *Submitter, tx pgx.Tx, r Request) (Receipt, error) {
 	receipts, err := s.insert(ctx, tx, []Request{r})
 	if err != nil {
 		return Receipt{}, err

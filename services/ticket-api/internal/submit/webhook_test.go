@@ -113,7 +113,7 @@ func TestAFollowerThatCommitsFirstIsToldByTheFinish(t *testing.T) {
 	finished := make(chan error, 1)
 	var follower uuid.UUID
 	err = postgres.InTx(t.Context(), w.db, func(ctx context.Context, tx pgx.Tx) error {
-		receipt, err := submit.Insert(w.submit, ctx, tx, request("", "hello"))
+		receipt, err := submit.Insert(ctx, w.submit, tx, request("", "hello"))
 		if err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func TestTicketsOfDeadWorkAreTold(t *testing.T) {
 	}
 	var follower uuid.UUID
 	err := postgres.InTx(t.Context(), w.db, func(ctx context.Context, tx pgx.Tx) error {
-		receipt, err := submit.Insert(w.submit, ctx, tx, request("", "hello"))
+		receipt, err := submit.Insert(ctx, w.submit, tx, request("", "hello"))
 		if err != nil {
 			return err
 		}
