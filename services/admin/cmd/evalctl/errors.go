@@ -22,6 +22,7 @@ const (
 	exitConflict    = 4
 	exitDenied      = 5
 	exitNoAnswer    = 6
+	exitUnsound     = 7
 	exitInterrupted = 130
 )
 
@@ -33,6 +34,7 @@ func (e usageError) Unwrap() error { return e.error }
 func exitCode(ctx context.Context, err error) int {
 	var usage usageError
 	var call *callError
+	var unsound unsoundError
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
@@ -40,6 +42,8 @@ func exitCode(ctx context.Context, err error) int {
 		return exitInterrupted
 	case errors.As(err, &call):
 		return call.exitCode()
+	case errors.As(err, &unsound):
+		return exitUnsound
 	default:
 		return exitFailed
 	}

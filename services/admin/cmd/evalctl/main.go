@@ -13,6 +13,7 @@
 //	4    refused in the present state: it exists with another content, or is no longer as expected
 //	5    the token is missing, not valid, or not enough
 //	6    no answer: repeat it later
+//	7    fsck has found a broken promise
 //	130  interrupted
 package main
 

@@ -47,7 +47,9 @@ type DeadLetters struct {
 }
 
 // NewDeadLetters makes the service.
-func NewDeadLetters(db *pgxpool.Pool, jobs Waker) *DeadLetters { return &DeadLetters{db: db, jobs: jobs} }
+func NewDeadLetters(db *pgxpool.Pool, jobs Waker) *DeadLetters {
+	return &DeadLetters{db: db, jobs: jobs}
+}
 
 // GroupDeadLetters counts dead letters that are alike.
 func (s *DeadLetters) GroupDeadLetters(ctx context.Context, r *adminv1.GroupDeadLettersRequest) (*adminv1.GroupDeadLettersResponse, error) {

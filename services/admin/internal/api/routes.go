@@ -108,7 +108,9 @@ func laneOf(l outbox.LaneLoad) *adminv1.LaneLoad {
 	return lane
 }
 
-func countOf(c outbox.Count) *adminv1.Count { return &adminv1.Count{Value: c.Value, Estimated: c.Estimated} }
+func countOf(c outbox.Count) *adminv1.Count {
+	return &adminv1.Count{Value: c.Value, Estimated: c.Estimated}
+}
 
 // usage is what calls have come to, by route.
 type usage struct {
@@ -224,7 +226,8 @@ func (s *Routes) SetRouteLimits(ctx context.Context, r *adminv1.SetRouteLimitsRe
 		field string
 		value int64
 	}{
-		{"requests_per_minute", int64(r.GetLimits().GetRequestsPerMinute())}, {"tokens_per_minute", r.GetLimits().GetTokensPerMinute()},
+		{"requests_per_minute", int64(r.GetLimits().GetRequestsPerMinute())},
+		{"tokens_per_minute", r.GetLimits().GetTokensPerMinute()},
 		{"concurrent_calls", int64(r.GetLimits().GetConcurrentCalls())},
 	} {
 		if l.value < 0 {
