@@ -224,3 +224,15 @@ func (w *world) supersede(most int) (told int) {
 	w.t.Fatal("the promotions are not worked off")
 	return 0
 }
+
+// beginning claims through the transaction that it is given.
+func beginning(t *testing.T, perEndpoint int) func(pgx.Tx) error {
+	return func(tx pgx.Tx) error {
+		beginner, ok := tx.(postgres.Beginner)
+		if !ok {
+			t.Fatal("the transaction begins none")
+		}
+		_, err := webhook.Claim(t.Context(), beginner, "a", time.Minute, perEndpoint, 100)
+		return err
+	}
+}

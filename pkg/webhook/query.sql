@@ -253,7 +253,8 @@ RETURNING d.id;
 WITH noted AS MATERIALIZED (
   SELECT e.id, u.delivered, u.gone, u.pause_seconds,
          CASE WHEN u.delivered THEN 0 ELSE e.consecutive_failures + u.failures END AS failures,
-         CASE WHEN NOT u.delivered THEN coalesce(e.failing_since, now()) END AS failing_since
+         CASE WHEN NOT u.delivered AND e.consecutive_failures + u.failures > 0 THEN coalesce(e.failing_since, now()) END AS failing_since,
+         u.failures > 0 AS failed
   FROM webhook_endpoint e
   JOIN ROWS FROM (unnest(@ids::uuid[]), unnest(@delivered::boolean[]), unnest(@failures::int[]), unnest(@gone::boolean[]), unnest(@pause_seconds::float8[]))
        AS u(id, delivered, failures, gone, pause_seconds) ON u.id = e.id
@@ -263,7 +264,7 @@ WITH noted AS MATERIALIZED (
 ), judged AS MATERIALIZED (
   SELECT n.*,
          CASE WHEN n.gone THEN 'gone'
-              WHEN n.failing_since <= now() - make_interval(secs => @disable_after_seconds::float8) THEN 'failing' END AS reason
+              WHEN n.failed AND n.failing_since <= now() - make_interval(secs => @disable_after_seconds::float8) THEN 'failing' END AS reason
   FROM noted n
 )
 UPDATE webhook_endpoint e

@@ -819,7 +819,8 @@ const noteEndpoints = `-- name: NoteEndpoints :many
 WITH noted AS MATERIALIZED (
   SELECT e.id, u.delivered, u.gone, u.pause_seconds,
          CASE WHEN u.delivered THEN 0 ELSE e.consecutive_failures + u.failures END AS failures,
-         CASE WHEN NOT u.delivered THEN coalesce(e.failing_since, now()) END AS failing_since
+         CASE WHEN NOT u.delivered AND e.consecutive_failures + u.failures > 0 THEN coalesce(e.failing_since, now()) END AS failing_since,
+         u.failures > 0 AS failed
   FROM webhook_endpoint e
   JOIN ROWS FROM (unnest($3::uuid[]), unnest($4::boolean[]), unnest($5::int[]), unnest($6::boolean[]), unnest($7::float8[]))
        AS u(id, delivered, failures, gone, pause_seconds) ON u.id = e.id
@@ -827,9 +828,9 @@ WITH noted AS MATERIALIZED (
   ORDER BY e.id
   FOR NO KEY UPDATE OF e
 ), judged AS MATERIALIZED (
-  SELECT n.id, n.delivered, n.gone, n.pause_seconds, n.failures, n.failing_since,
+  SELECT n.id, n.delivered, n.gone, n.pause_seconds, n.failures, n.failing_since, n.failed,
          CASE WHEN n.gone THEN 'gone'
-              WHEN n.failing_since <= now() - make_interval(secs => $8::float8) THEN 'failing' END AS reason
+              WHEN n.failed AND n.failing_since <= now() - make_interval(secs => $8::float8) THEN 'failing' END AS reason
   FROM noted n
 )
 UPDATE webhook_endpoint e
