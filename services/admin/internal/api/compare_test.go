@@ -215,6 +215,19 @@ func TestCompareVersions(t *testing.T) {
 	}
 	// The built-in policy: queues follow departments, whose letter case is another one of them.
 	wantEqual(t, "changed decisions", summary.GetChangedDecisions(), 4)
+	// By another policy, in which 0.9 is the least that is urgent, and everything goes to one queue.
+	strict := refunds("strict")
+	strict.Rules = []*adminv1.PolicyRule{{Name: "all", When: "true", Priority: "low", Queue: "one"}}
+	if _, _, err := a.registerPolicy(strict); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.policies().ActivatePolicy(a.as(a.ana), &adminv1.ActivatePolicyRequest{Id: "strict"}); err != nil {
+		t.Fatal(err)
+	}
+	summary, worst = a.mustCompare(day(nil))
+	wantEqual(t, "policy", []any{summary.GetPolicyId(), summary.GetUrgentThreshold(), summary.GetChangedDecisions()}, []any{"strict", 0.9, 0})
+	wantMessage(t, summary.GetUrgency(), &adminv1.UrgencyAgreement{BothUrgent: 2, NeitherUrgent: 2, Agreement: proto.Float64(1)})
+	wantEqual(t, "decision", worst[0].GetAnswer().GetPriority()+" "+worst[0].GetAnswer().GetQueue(), "low one")
 
 	_, worst = a.mustCompare(day(func(r *adminv1.CompareRequest) { r.MaxDisagreements = proto.Int32(1) }))
 	wantEqual(t, "disagreements, of one", len(worst), 1)
