@@ -82,7 +82,7 @@ func Policy() rpc.Policy {
 func Creating() []string {
 	return []string{
 		adminv1.VersionService_RegisterVersion_FullMethodName, adminv1.PolicyService_RegisterPolicy_FullMethodName, adminv1.CompareService_CreateSample_FullMethodName,
-		adminv1.ReprocessService_StartReprocess_FullMethodName,
+		adminv1.ReprocessService_StartReprocess_FullMethodName, adminv1.DeadLetterService_ReplayDeadLetters_FullMethodName,
 		adminv1.CredentialService_CreateToken_FullMethodName, adminv1.CredentialService_AdmitCertificate_FullMethodName,
 	}
 }
