@@ -9,6 +9,9 @@ const (
 	// flushers is how many groups may be on their way at once: one is written while the other's commit is flushed. More
 	// would make smaller groups and more commits.
 	flushers = 2
+	// worthwhile is how many make a group beside another that is as large or larger; beside a smaller one as many as that
+	// has. So few requests wait for nobody, and many share their commits.
+	worthwhile = 24
 	// flushersOfCrowd is how many there may be once a crowd waits for them.
 	flushersOfCrowd = 4
 	crowd           = 64
@@ -19,12 +22,14 @@ const (
 // queue is the requests that wait, and those who take them from it, in groups. There is no timer: a flusher takes what
 // came while the others were busy.
 type queue struct {
-	mu      sync.Mutex
-	waiting list.List // of *pending
-	running int
-	flush   func([]*pending) // nil until it opens
-	stopped bool
-	empty   chan struct{} // closed once it is stopped and the last flusher has ended
+	mu       sync.Mutex
+	waiting  list.List        // of *pending
+	running  int              // flushers
+	starting bool             // one of them has not taken its first group yet
+	taken    int              // requests in groups that are on their way
+	flush    func([]*pending) // nil until it opens
+	stopped  bool
+	empty    chan struct{} // closed once it is stopped and the last flusher has ended
 }
 
 // open starts the flushing of what waits, and of what comes.
@@ -51,27 +56,36 @@ func (q *queue) put(p *pending) (leave func(), taken bool) {
 	}, true
 }
 
-// start starts another flusher where there is room for one.
+// start starts another flusher where there is room and work for one.
 func (q *queue) start() {
-	if q.flush == nil || q.waiting.Len() == 0 {
+	n := q.waiting.Len()
+	if q.flush == nil || n == 0 || q.starting {
 		return
 	}
-	if q.running < flushers || q.running < flushersOfCrowd && q.waiting.Len() >= crowd {
+	if q.running < flushers && n >= min(q.taken, worthwhile) || q.running < flushersOfCrowd && n >= crowd {
 		q.running++
+		q.starting = true
 		go q.run()
 	}
 }
 
 // run flushes what waits, again and again, until nothing does.
 func (q *queue) run() {
-	for group := q.take(); group != nil; group = q.take() {
+	q.mu.Lock()
+	q.starting = false
+	group := q.take()
+	q.mu.Unlock()
+	for group != nil {
 		q.flush(group)
+		q.mu.Lock()
+		q.taken -= len(group)
+		group = q.take()
+		q.mu.Unlock()
 	}
 }
 
+// take returns a flusher's next group, or nil, with which it ends.
 func (q *queue) take() []*pending {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	n := min(q.waiting.Len(), groupMost)
 	if n == 0 {
 		if q.running--; q.running == 0 && q.stopped {
@@ -79,6 +93,7 @@ func (q *queue) take() []*pending {
 		}
 		return nil
 	}
+	q.taken += n
 	group := make([]*pending, n)
 	for i := range group {
 		group[i], _ = q.waiting.Remove(q.waiting.Front()).(*pending)

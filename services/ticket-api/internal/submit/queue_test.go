@@ -84,6 +84,24 @@ func TestGroupsGrowUnderLoad(t *testing.T) {
 	f.wantRunning(0)
 }
 
+// The second group is as large as the first, or large enough.
+func TestASecondGroupIsWorthItsCommit(t *testing.T) {
+	t.Parallel()
+	for first, second := range map[int]int{1: 1, 10: 10, worthwhile: worthwhile, 200: worthwhile} {
+		f := newFlushing(t)
+		f.add(first)
+		f.begin()
+		f.wantFlush(first)
+		f.add(second - 1)
+		f.wantRunning(1)
+		f.add(1)
+		f.wantFlush(second)
+		f.wantRunning(2)
+		close(f.let)
+		f.stop()
+	}
+}
+
 // What was taken is flushed before a stop returns, and nothing is taken after.
 func TestStopFlushesWhatWaits(t *testing.T) {
 	t.Parallel()
@@ -92,8 +110,6 @@ func TestStopFlushesWhatWaits(t *testing.T) {
 	f.wantRunning(0)
 	f.begin()
 	f.wantFlush(3)
-	f.add(1)
-	f.wantFlush(1)
 	f.add(2)
 	stopped := make(chan struct{})
 	go func() {
