@@ -84,6 +84,19 @@ func checks() []check {
 		promise("spend_differs", "what is spent in a period is the sum of what its calls are charged",
 			(*fscksql.Queries).SpendDiffers),
 
+		promise("webhook_forgotten", "an endpoint that listens is told of each ticket's first answer",
+			(*fscksql.Queries).WebhookForgotten),
+		promise("webhook_dead_letter_forgotten", "an endpoint that listens is told of each ticket in the dead letters of the active version",
+			(*fscksql.Queries).WebhookDeadLetterForgotten),
+		promise("webhook_outdated", "the answer that an endpoint was told of last is the active version's, where that has one",
+			(*fscksql.Queries).WebhookOutdated),
+		promise("webhook_told_twice", "an endpoint is told of one event of a ticket once, and of one first answer",
+			(*fscksql.Queries).WebhookToldTwice),
+		promise("webhook_misnumbered", "the events of a ticket for an endpoint are numbered from 1, without gaps",
+			(*fscksql.Queries).WebhookMisnumbered),
+		promise("webhook_of_no_ticket", "an endpoint is told of tickets of its client, and of no other's",
+			(*fscksql.Queries).WebhookOfNoTicket),
+
 		// A late answer may come while another worker holds the key, and an identical ticket at the moment of the
 		// answer may make work anew: the next claim finds the result, and deletes the work without a call.
 		note("work_beside_result", "an answered key has no work, once its next claim has cleared it away",
@@ -91,6 +104,8 @@ func checks() []check {
 		// A lease expires with its worker, and is reclaimed within seconds where another lives, else by the sweeper.
 		note("lease_expired", "leases are extended by their worker or reclaimed",
 			(*fscksql.Queries).LeaseExpired),
+		note("webhook_lease_expired", "leases of deliveries are extended by their worker or reclaimed",
+			(*fscksql.Queries).WebhookLeaseExpired),
 		// More calls than the limit are those that were claimed before it was set, or lowered.
 		note("calls_over_limit", "a route has no more calls under way than it allows",
 			(*fscksql.Queries).CallsOverLimit),

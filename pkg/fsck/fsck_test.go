@@ -65,6 +65,63 @@ func TestEmpty(t *testing.T) {
 // breakages break a healthy database in one way each, which one check finds and no other. They return what is to
 // be named.
 var breakages = map[string]map[string]func(*world) string{
+	"webhook_forgotten": {
+		"not told": func(w *world) string {
+			w.exec("DELETE FROM webhook_delivery WHERE ticket_id = $1", w.tickets["answered"])
+			return w.tickets["answered"].String()
+		},
+	},
+	"webhook_dead_letter_forgotten": {
+		"not told": func(w *world) string {
+			w.exec("DELETE FROM webhook_delivery WHERE ticket_id = $1", w.tickets["refused"])
+			w.exec("UPDATE evaluation_outbox SET dead_at = now() WHERE idempotency_key = $1", string(w.keys["refused"]))
+			return w.tickets["refused"].String()
+		},
+	},
+	"webhook_outdated": {
+		"told of another answer": func(w *world) string {
+			w.exec("UPDATE webhook_delivery SET idempotency_key = 'another' WHERE ticket_id = $1", w.tickets["answered"])
+			return w.tickets["answered"].String()
+		},
+	},
+	"webhook_told_twice": {
+		"two first answers": func(w *world) string {
+			w.exec("UPDATE webhook_delivery SET sequence = 2 WHERE ticket_id = $1", w.tickets["answered"])
+			w.exec(`INSERT INTO webhook_delivery (endpoint_id, event, ticket_id, idempotency_key, sequence, body)
+				SELECT endpoint_id, event, ticket_id, 'another', 1, '' FROM webhook_delivery WHERE ticket_id = $1`, w.tickets["answered"])
+			return w.tickets["answered"].String()
+		},
+	},
+	"webhook_misnumbered": {
+		"a gap": func(w *world) string {
+			w.exec("UPDATE webhook_delivery SET sequence = 2 WHERE ticket_id = $1", w.tickets["answered"])
+			return w.tickets["answered"].String()
+		},
+	},
+	"webhook_of_no_ticket": {
+		"another client's": func(w *world) string {
+			w.exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
+				SELECT gen_random_uuid(), 'globex', subject, message, content_hash FROM ticket WHERE id = $1`, w.tickets["answered"])
+			w.exec(`INSERT INTO webhook_delivery (endpoint_id, event, ticket_id, idempotency_key, sequence, body)
+				SELECT e.id, 'evaluation.succeeded', t.id, 'x', 1, '' FROM webhook_endpoint e, ticket t WHERE t.client_id = 'globex'`)
+			var id string
+			if err := w.db.QueryRow(w.t.Context(), "SELECT id FROM ticket WHERE client_id = 'globex'").Scan(&id); err != nil {
+				w.t.Fatal(err)
+			}
+			return id
+		},
+	},
+	"webhook_lease_expired": {
+		"a dead worker": func(w *world) string {
+			w.exec(`UPDATE webhook_delivery SET state = 'sending', lease_id = gen_random_uuid(), locked_by = 'w', locked_until = now() - interval '1 second'
+				WHERE ticket_id = $1`, w.tickets["answered"])
+			var id string
+			if err := w.db.QueryRow(w.t.Context(), "SELECT id FROM webhook_delivery WHERE ticket_id = $1", w.tickets["answered"]).Scan(&id); err != nil {
+				w.t.Fatal(err)
+			}
+			return id
+		},
+	},
 	"ticket_without_work": {
 		"work deleted": func(w *world) string {
 			w.exec("DELETE FROM evaluation_outbox WHERE idempotency_key = $1", string(w.keys["throttled"]))

@@ -2,7 +2,9 @@ package fsck_test
 
 import (
 	"context"
+	"encoding/base64"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -390,7 +393,27 @@ func healthy(t *testing.T) *world {
 	w.recall("recalled and waiting")
 	w.submit("pending", "v1")
 	w.submit("pending", "v1") // a follower
+	w.listen()
 	return w
+}
+
+// listen makes an endpoint that has listened all the time, and tells it of everything that workers have told it of.
+func (w *world) listen() {
+	w.t.Helper()
+	keys := &webhook.Keyring{}
+	if err := keys.UnmarshalText([]byte("k=" + base64.StdEncoding.EncodeToString(make([]byte, 32)))); err != nil {
+		w.t.Fatal(err)
+	}
+	_, err := webhook.NewEndpoints(w.db, keys).Create(w.t.Context(), webhook.NewEndpoint{ClientID: "acme", URL: "https://acme.example", Events: webhook.Events()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.exec("UPDATE webhook_endpoint SET listening_since = now() - interval '1 hour'")
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := webhook.Tell(ctx, tx, slices.Collect(maps.Values(w.keys)))
+		return err
+	})
+	w.exec("INSERT INTO webhook_supersession (promotion_id, state) SELECT id, 'done' FROM version_promotion WHERE replaced IS NOT NULL")
 }
 
 // recall replays a dead letter, to buy its answer again.
