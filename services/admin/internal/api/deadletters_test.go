@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -53,9 +55,15 @@ func (a *adminAPI) bury(version string, from, to int) {
 // replicas runs so many replicas of what works on replays, until the test ends.
 func (a *adminAPI) replicas(n int) {
 	a.t.Helper()
+	a.replicasThat(n, replay.Step)
+}
+
+// replicasThat is replicas with another step.
+func (a *adminAPI) replicasThat(n int, step job.Step) {
+	a.t.Helper()
 	for i := range n {
 		r := job.New(job.Options{
-			DB: a.db, Steps: map[jobdb.Kind]job.Step{jobdb.Replay: replay.Step}, Worker: fmt.Sprint("replica ", i),
+			DB: a.db, Steps: map[jobdb.Kind]job.Step{jobdb.Replay: step}, Worker: fmt.Sprint("replica ", i),
 			Poll: 5 * time.Millisecond, Lease: time.Minute, Retry: time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		})
 		ctx, stop := context.WithCancel(context.WithoutCancel(a.t.Context()))
@@ -359,6 +367,39 @@ func TestReplayWithACanary(t *testing.T) {
 	list, err = a.dead().ListReplays(a.as(a.bob), &adminv1.ListReplaysRequest{PageSize: 1, PageToken: list.GetNextPageToken()})
 	if err != nil || len(list.GetReplays()) != 1 || list.GetReplays()[0].GetId() != made.GetId() || list.GetNextPageToken() != "" {
 		t.Errorf("the list ends with %v, %v", list, err)
+	}
+	fscktest.Require(t, a.db)
+}
+
+// Every chunk is done once and lost, with all that it did, before it is done for good; and counts once.
+func TestReplaySurvivesItsReplicas(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	a.mustRegister("v1")
+	const all = 2500
+	a.bury("v1", 0, all)
+	lost := errors.New("the replica is lost")
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	a.replicasThat(3, func(ctx context.Context, tx pgx.Tx, j jobdb.Job) (jobdb.Progress, error) {
+		progress, err := replay.Step(ctx, tx, j)
+		mu.Lock()
+		defer mu.Unlock()
+		if at := string(j.Cursor); err == nil && !seen[at] {
+			seen[at] = true
+			return jobdb.Progress{}, lost
+		}
+		return progress, err
+	})
+	made := a.replay(&adminv1.ReplayDeadLettersRequest{Filter: &adminv1.DeadLetterFilter{}, Mode: adminv1.ReplayMode_REPLAY_MODE_RECALL})
+	if r := a.until(made.GetId(), "done"); r.GetReplayed() != all || r.GetWaiting() != all {
+		t.Errorf("at the end: %v", r)
+	}
+	if len(seen) < 3 {
+		t.Errorf("%d chunks were lost, want 3 or more", len(seen))
+	}
+	if got := a.text("SELECT count(*)::text FROM model_call WHERE recalled_by::text = $1", made.GetId()); got != fmt.Sprint(all) {
+		t.Errorf("%s calls are recalled, want %d", got, all)
 	}
 	fscktest.Require(t, a.db)
 }
