@@ -102,6 +102,18 @@ CREATE TABLE reprocess_job (
 CREATE INDEX reprocess_job_runnable ON reprocess_job (not_before) WHERE state = 'running' OR unsettled;
 CREATE INDEX reprocess_job_newest ON reprocess_job (kind, id);
 
+-- The transactions that write in this database, or may, as the snapshot of the statement has it: all that it knows of but
+-- those that are known to be another database's, which may go on for hours, or a vacuum's. One whose lock is not seen counts.
+CREATE FUNCTION running_writers() RETURNS SETOF bigint
+LANGUAGE sql STABLE AS $$
+  SELECT r.xid::text::bigint
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS r(xid)
+  WHERE NOT EXISTS (
+    SELECT FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'transactionid' AND l.transactionid = r.xid::xid AND l.mode = 'ExclusiveLock' AND l.granted
+      AND (a.datname <> current_database() OR a.backend_type = 'autovacuum worker'))
+$$;
+
 -- Work that a job has asked for, as long as nobody else did: a new identical ticket takes it over into the live lane.
 ALTER TABLE evaluation_outbox
   ADD COLUMN job_id uuid,

@@ -45,14 +45,14 @@ func DrawHorizon(ctx context.Context, db ticketdbsql.DBTX, r Range) (Horizon, er
 	return Horizon{XID: row.Horizon, At: row.At, Tickets: row.Tickets}, nil
 }
 
-// Writers reports whether all transactions are over that had begun to write before xid, and the xid that the next one to
-// begin will have at least.
-func Writers(ctx context.Context, db ticketdbsql.DBTX, xid int64) (over bool, next int64, now time.Time, err error) {
+// Writers reports whether all transactions are over whose xid is below one, and the xid of this transaction: whoever had
+// begun to write before it has a lower one.
+func Writers(ctx context.Context, db ticketdbsql.DBTX, xid int64) (over bool, own int64, now time.Time, err error) {
 	row, err := ticketdbsql.New(db).RangeOver(ctx, xid)
 	if err != nil {
 		return false, 0, time.Time{}, fmt.Errorf("look for transactions before %d: %w", xid, err)
 	}
-	return row.Over, row.NextXid, row.At, nil
+	return row.Over, row.OwnXid, row.At, nil
 }
 
 // Scanned is a ticket of a range.

@@ -1,15 +1,19 @@
 -- name: RangeHorizon :one
 -- Every ticket whose row was written by a transaction before this one is either visible to all that begin from now on or
 -- never will be. And how many tickets the range has by now.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon, now()::timestamptz AS at,
+SELECT coalesce((SELECT min(w.xid) FROM running_writers() AS w(xid)), pg_snapshot_xmax(pg_current_snapshot())::text::bigint)::bigint AS horizon,
+       now()::timestamptz AS at,
        (SELECT count(*) FROM ticket t
         WHERE t.created_at >= @created_from AND t.created_at < @created_to
           AND (@client_id::text = '' OR t.client_id = @client_id)) AS tickets;
 
 -- name: RangeOver :one
--- Whether all transactions are over that had begun to write before xid, and xid for whoever asks later.
-SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= @xid::bigint)::boolean AS over,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_xid, now()::timestamptz AS at;
+-- Whether all transactions are over that had begun to write before xid, which belongs to one that is. And the
+-- transaction's own xid, for whoever asks later: whoever had begun to write before this transaction has a lower one. A
+-- snapshot's xmax would not do: it is no higher than the last that is over.
+SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::bigint > @xid::bigint
+        AND NOT EXISTS (SELECT FROM running_writers() AS w(xid) WHERE w.xid < @xid::bigint))::boolean AS over,
+       pg_current_xact_id()::text::bigint AS own_xid, now()::timestamptz AS at;
 
 -- name: ScanRange :many
 -- The first tickets of a window, in the order of their creation: those alone that were written before the horizon, or

@@ -119,7 +119,8 @@ func (q *Queries) PlanRange(ctx context.Context) error {
 }
 
 const rangeHorizon = `-- name: RangeHorizon :one
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon, now()::timestamptz AS at,
+SELECT coalesce((SELECT min(w.xid) FROM running_writers() AS w(xid)), pg_snapshot_xmax(pg_current_snapshot())::text::bigint)::bigint AS horizon,
+       now()::timestamptz AS at,
        (SELECT count(*) FROM ticket t
         WHERE t.created_at >= $1 AND t.created_at < $2
           AND ($3::text = '' OR t.client_id = $3)) AS tickets
@@ -147,21 +148,24 @@ func (q *Queries) RangeHorizon(ctx context.Context, arg RangeHorizonParams) (Ran
 }
 
 const rangeOver = `-- name: RangeOver :one
-SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= $1::bigint)::boolean AS over,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_xid, now()::timestamptz AS at
+SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::bigint > $1::bigint
+        AND NOT EXISTS (SELECT FROM running_writers() AS w(xid) WHERE w.xid < $1::bigint))::boolean AS over,
+       pg_current_xact_id()::text::bigint AS own_xid, now()::timestamptz AS at
 `
 
 type RangeOverRow struct {
-	Over    bool
-	NextXid int64
-	At      time.Time
+	Over   bool
+	OwnXid int64
+	At     time.Time
 }
 
-// Whether all transactions are over that had begun to write before xid, and xid for whoever asks later.
+// Whether all transactions are over that had begun to write before xid, which belongs to one that is. And the
+// transaction's own xid, for whoever asks later: whoever had begun to write before this transaction has a lower one. A
+// snapshot's xmax would not do: it is no higher than the last that is over.
 func (q *Queries) RangeOver(ctx context.Context, xid int64) (RangeOverRow, error) {
 	row := q.db.QueryRow(ctx, rangeOver, xid)
 	var i RangeOverRow
-	err := row.Scan(&i.Over, &i.NextXid, &i.At)
+	err := row.Scan(&i.Over, &i.OwnXid, &i.At)
 	return i, err
 }
 

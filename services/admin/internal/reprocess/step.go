@@ -26,8 +26,9 @@ const (
 	densest = 50 * chunk
 	// narrowest is the smallest window of creation times. Tickets that were created at once are told apart by their ids.
 	narrowest = time.Millisecond
-	// margin is how much wider a window is than a chunk has been.
+	// margin is how much wider a window is than a chunk has been, and growth how much wider it becomes at the most.
 	margin = 1.2
+	growth = 32
 	// beginning is the longest time from the begin of a transaction, which is the time that its tickets were created at,
 	// to its first write, from when on it can be seen to be under way. Services end idle transactions after 5 seconds.
 	beginning = 15 * time.Second
@@ -163,7 +164,7 @@ func (c *cursor) begin(ctx context.Context, tx pgx.Tx, s Spec) error {
 		return err
 	}
 	c.Phase, c.Horizon, c.Total, c.At, c.ID = early, h.XID, h.Tickets, s.From, uuid.Nil
-	c.Window = margin * s.To.Sub(s.From).Seconds() / math.Max(1, float64(h.Tickets)/chunk)
+	c.Window = math.Max(narrowest.Seconds(), margin*s.To.Sub(s.From).Seconds()/math.Max(1, float64(h.Tickets)/chunk))
 	return nil
 }
 
@@ -174,7 +175,7 @@ func (c *cursor) enqueue(ctx context.Context, tx pgx.Tx, j jobdb.Job, s Spec, sp
 		return jobdb.Progress{}, err
 	}
 	window := s.tickets(filterDigest)
-	if end := c.At.Add(max(narrowest, time.Duration(c.Window*float64(time.Second)))).Truncate(time.Microsecond); end.Before(s.To) {
+	if end := c.At.Add(time.Duration(c.Window * float64(time.Second))).Truncate(time.Microsecond); end.Before(s.To) {
 		window.To = end
 	}
 	tickets, err := ticketdb.Scan(ctx, tx, window, ticketdb.Position{CreatedAt: c.At, ID: c.ID}, c.Horizon, c.Phase == early, chunk)
@@ -185,10 +186,7 @@ func (c *cursor) enqueue(ctx context.Context, tx pgx.Tx, j jobdb.Job, s Spec, sp
 	if s.Limit > 0 {
 		left = s.Limit - j.Counts[countExamined]
 	}
-	add := map[string]int64{}
-	if c.Phase == early {
-		add[countSeen] = int64(len(tickets))
-	}
+	add := map[string]int64{countSeen: int64(len(tickets))}
 	var matching []ticketdb.Scanned
 	for _, t := range tickets {
 		if t.Matches && int64(len(matching)) < left {
@@ -250,12 +248,12 @@ func count(add map[string]int64, tickets []ticketdb.Scanned, digest [32]byte, fo
 func (c *cursor) advance(tickets []ticketdb.Scanned, end time.Time, s Spec) {
 	if len(tickets) == chunk {
 		last := tickets[len(tickets)-1]
-		c.Window = margin * last.CreatedAt.Sub(c.At).Seconds()
+		c.Window = math.Max(narrowest.Seconds(), margin*last.CreatedAt.Sub(c.At).Seconds())
 		c.At, c.ID = last.CreatedAt, last.ID
 		return
 	}
 	widest := s.To.Sub(s.From).Seconds() * math.Min(1, densest/math.Max(1, float64(c.Total)))
-	c.Window = math.Min(widest, c.Window*math.Min(2, margin*chunk/math.Max(1, float64(len(tickets)))))
+	c.Window = math.Min(math.Max(narrowest.Seconds(), widest), c.Window*math.Min(growth, margin*chunk/math.Max(1, float64(len(tickets)))))
 	c.At, c.ID = end, uuid.Nil
 	if end.Before(s.To) {
 		return
@@ -270,14 +268,14 @@ func (c *cursor) advance(tickets []ticketdb.Scanned, end time.Time, s Spec) {
 // wait looks whether anybody may yet commit a ticket of the range: by then all who can have begun to write, and those who
 // had are over.
 func (c *cursor) wait(ctx context.Context, tx pgx.Tx, s Spec) (jobdb.Progress, error) {
-	over, next, now, err := ticketdb.Writers(ctx, tx, c.Writers)
+	over, own, now, err := ticketdb.Writers(ctx, tx, c.Writers)
 	switch {
 	case err != nil:
 		return jobdb.Progress{}, err
 	case now.Before(s.To.Add(beginning)):
 		return jobdb.Progress{Wait: s.To.Add(beginning).Sub(now)}, nil
 	case c.Writers == 0:
-		c.Writers = next
+		c.Writers = own
 	case over:
 		c.Phase = late
 	default:

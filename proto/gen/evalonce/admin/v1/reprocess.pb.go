@@ -683,7 +683,7 @@ type ReprocessProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tickets of the range, and of the client, when the job began; a measure of how far it is.
 	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
-	// Of these: looked at.
+	// Tickets looked at: in the end these, and those that were committed later.
 	Seen int64 `protobuf:"varint,2,opt,name=seen,proto3" json:"seen,omitempty"`
 	// Tickets that the filters let pass.
 	Examined int64 `protobuf:"varint,3,opt,name=examined,proto3" json:"examined,omitempty"`
