@@ -103,15 +103,18 @@ CREATE TABLE model_call (
   response            bytea,
   trace_id            text,
   late                boolean NOT NULL DEFAULT false, -- the response came when the call had been taken for lost
+  -- Paid for, and to be judged before another call may be made: a response that is not yet an answer, and one that came
+  -- late and was none. A column, because the index below then says nothing of the outcome: an update that leaves all
+  -- indexed columns as they are writes to no index.
+  unjudged            boolean NOT NULL GENERATED ALWAYS AS (outcome = 'saved' OR outcome = 'rejected' AND late) STORED,
   CHECK ((outcome = 'open') = (finished_at IS NULL)),
   CHECK (outcome NOT IN ('failed', 'unknown', 'rejected') OR (class IS NOT NULL AND reason IS NOT NULL))
 ) PARTITION BY RANGE (id);
 CREATE INDEX model_call_key ON model_call (idempotency_key);
--- What is paid for and is to be judged before another call may be made: a response that is not yet an answer, and
--- one that came late and was none. Empty but for the moments after a failure.
-CREATE INDEX model_call_unjudged ON model_call (idempotency_key)
-  WHERE outcome = 'saved' OR outcome = 'rejected' AND late;
-CREATE TABLE model_call_default PARTITION OF model_call DEFAULT;
+-- Empty but for the moments after a failure.
+CREATE INDEX model_call_unjudged ON model_call (idempotency_key) WHERE unjudged;
+-- A row is opened small, and grows by the response when it is closed. The room for that is left in its page.
+CREATE TABLE model_call_default PARTITION OF model_call DEFAULT WITH (fillfactor = 15);
 
 -- Makes the partitions of this month and the next ones, skipping a month whose rows have already gone to
 -- the default partition. Safe to run at any time, by several at once.
@@ -132,7 +135,7 @@ BEGIN
       SELECT FROM model_call_default d
       WHERE d.id >= uuid_v7_floor(first::timestamp AT TIME ZONE 'UTC')
         AND d.id < uuid_v7_floor((first + interval '1 month')::timestamp AT TIME ZONE 'UTC'));
-    EXECUTE format('CREATE TABLE %I PARTITION OF model_call FOR VALUES FROM (%L) TO (%L)', part,
+    EXECUTE format('CREATE TABLE %I PARTITION OF model_call FOR VALUES FROM (%L) TO (%L) WITH (fillfactor = 15)', part,
       uuid_v7_floor(first::timestamp AT TIME ZONE 'UTC'),
       uuid_v7_floor((first + interval '1 month')::timestamp AT TIME ZONE 'UTC'));
     made := made + 1;

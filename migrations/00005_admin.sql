@@ -129,7 +129,7 @@ ALTER TABLE model_call
 CREATE INDEX model_call_job ON model_call (job_id) WHERE job_id IS NOT NULL;
 DROP INDEX model_call_unjudged;
 CREATE INDEX model_call_unjudged ON model_call (idempotency_key)
-  WHERE (outcome = 'saved' OR outcome = 'rejected' AND late) AND recalled_by IS NULL;
+  WHERE unjudged AND recalled_by IS NULL;
 
 -- Tickets drawn once and kept, so that versions are compared over the same ones.
 CREATE TABLE ticket_sample (

@@ -98,7 +98,7 @@ WITH picked AS MATERIALIZED (
   SELECT m.idempotency_key, m.id, m.response, m.reason
   FROM model_call m
   WHERE m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM claimed))
-    AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL
+    AND m.unjudged AND m.recalled_by IS NULL
 ), known AS (
   SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
@@ -224,7 +224,7 @@ WITH picked AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = p.idempotency_key)
        AND NOT EXISTS (SELECT FROM model_call m
-                       WHERE m.idempotency_key = p.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL) AS needed
+                       WHERE m.idempotency_key = p.idempotency_key AND m.unjudged AND m.recalled_by IS NULL) AS needed
   ) c
   WINDOW oldest AS (ORDER BY p.available_at, p.idempotency_key)
 ), judged AS MATERIALIZED (
@@ -247,7 +247,7 @@ WITH picked AS MATERIALIZED (
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
   LEFT JOIN LATERAL (
     SELECT m.id, m.response, m.reason FROM model_call m
-    WHERE m.idempotency_key = c.idempotency_key AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL LIMIT 1
+    WHERE m.idempotency_key = c.idempotency_key AND m.unjudged AND m.recalled_by IS NULL LIMIT 1
   ) s ON true
 ), opened AS (
   INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, job_id, charged_usd)
@@ -681,7 +681,7 @@ WITH expired AS MATERIALIZED (
            AND v.unknown_policy <> 'recover' -- which is asked about first, and buried by who has asked in vain
            AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = e.idempotency_key)
            AND NOT EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = e.idempotency_key
-                             AND (m.outcome = 'saved' OR m.outcome = 'rejected' AND m.late) AND m.recalled_by IS NULL) AS dead
+                             AND m.unjudged AND m.recalled_by IS NULL) AS dead
   FROM (SELECT x.idempotency_key, x.lease_id, x.version_id, x.attempts, x.unknown_calls, x.lease_id IN (SELECT lease_id FROM lost) AS lost FROM expired x) e
   JOIN evaluator_version v ON v.id = e.version_id
 )
