@@ -44,6 +44,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
+	evaluate.CollectLess(environ)
 	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
 	if err != nil {
 		return err

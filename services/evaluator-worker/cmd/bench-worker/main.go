@@ -72,6 +72,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if !ok || flags.NArg() != 1 {
 		return fmt.Errorf("%w: one of drain, pickup, hold and idle", process.ErrUsage)
 	}
+	evaluate.CollectLess(environ)
 	if o.profile != "" {
 		file, err := os.Create(o.profile)
 		if err != nil {
