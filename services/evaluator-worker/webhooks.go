@@ -22,7 +22,7 @@ func (c *Config) openWebhooks(ctx context.Context, name string) (*deliver.Pool, 
 	client := webhook.NewClient(webhook.ClientOptions{AllowHTTP: c.WebhookAllowHTTP, Allow: c.WebhookAllowNetworks, Timeout: webhook.Timeout})
 	pool := deliver.New(deliver.Options{
 		DB: db, Sender: client, Keys: &c.WebhookKeys, Name: name, Concurrency: c.WebhookConcurrency, PerEndpoint: c.WebhookEndpointConcurrency,
-		PollInterval: c.PollInterval, Lease: deliver.DefaultLease, Grace: webhook.Timeout,
+		PollInterval: c.PollInterval, Lease: c.Lease, Grace: webhook.Timeout,
 	})
 	return pool, func() { client.Close(); db.Close() }, nil
 }

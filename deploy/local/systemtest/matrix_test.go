@@ -63,6 +63,7 @@ func TestCrashMatrix(t *testing.T) {
 	add(killTicketAPI, creating())
 	add(killWorker, slices.Concat(claiming(), calling(), settling(), upkeeping(), stopping()))
 	add(killSweeper, sweeping())
+	add(killDelivery, delivering())
 	for _, p := range crashpoint.All() {
 		if !covered[p] {
 			t.Errorf("no scenario kills at %s", p)

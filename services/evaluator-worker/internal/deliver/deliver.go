@@ -40,15 +40,6 @@ type Options struct {
 	Grace        time.Duration // for running requests, once stopping
 }
 
-// What a pool does unless it is told otherwise.
-const (
-	DefaultConcurrency  = 256
-	DefaultPerEndpoint  = 16
-	DefaultPollInterval = time.Second
-	// DefaultLease is longer than any attempt takes, and its settlement.
-	DefaultLease = time.Minute
-)
-
 // SaveMost bounds how long a stopping pool tries to write what it has, once its requests have ended.
 const SaveMost = 5 * time.Second
 
