@@ -111,8 +111,8 @@ func InSnapshot(ctx context.Context, db Beginner, timeout time.Duration, read fu
 	}()
 	// Zero would turn the timeout off.
 	ms := strconv.FormatInt(max(1, timeout.Milliseconds()), 10)
-	if err := comparisonsql.New(tx).SetStatementTimeout(ctx, ms); err != nil {
-		return fmt.Errorf("set the statement timeout of a comparison: %w", err)
+	if err := comparisonsql.New(tx).BeginSnapshot(ctx, ms); err != nil {
+		return fmt.Errorf("set the timeout of a comparison: %w", err)
 	}
 	return read(ctx, Snapshot{tx: tx})
 }

@@ -67,8 +67,10 @@ SELECT m.id, substring(m.response FROM 1 FOR @most::int)::bytea AS response
 FROM model_call m
 WHERE m.id = ANY (@ids::uuid[]) AND m.response IS NOT NULL;
 
--- name: SetStatementTimeout :exec
-SELECT set_config('statement_timeout', @milliseconds::text, true);
+-- name: BeginSnapshot :exec
+-- A plan for any arguments takes every list of names for one of ten, and would search the longest from its beginning for
+-- each ticket.
+SELECT set_config('statement_timeout', @milliseconds::text, true), set_config('plan_cache_mode', 'force_custom_plan', true);
 
 -- name: InsertSample :execrows
 INSERT INTO ticket_sample (id, spec, created_by) VALUES (@id, @spec, @created_by) ON CONFLICT DO NOTHING;

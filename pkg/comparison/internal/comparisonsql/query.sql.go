@@ -13,6 +13,17 @@ import (
 	"github.com/shopspring/decimal"
 )
 
+const BeginSnapshot = `-- name: BeginSnapshot :exec
+SELECT set_config('statement_timeout', $1::text, true), set_config('plan_cache_mode', 'force_custom_plan', true)
+`
+
+// A plan for any arguments takes every list of names for one of ten, and would search the longest from its beginning for
+// each ticket.
+func (q *Queries) BeginSnapshot(ctx context.Context, milliseconds string) error {
+	_, err := q.db.Exec(ctx, BeginSnapshot, milliseconds)
+	return err
+}
+
 const DeleteSample = `-- name: DeleteSample :execrows
 DELETE FROM ticket_sample WHERE id = $1
 `
@@ -348,13 +359,4 @@ func (q *Queries) Samples(ctx context.Context, id string) ([]SamplesRow, error) 
 		return nil, err
 	}
 	return items, nil
-}
-
-const SetStatementTimeout = `-- name: SetStatementTimeout :exec
-SELECT set_config('statement_timeout', $1::text, true)
-`
-
-func (q *Queries) SetStatementTimeout(ctx context.Context, milliseconds string) error {
-	_, err := q.db.Exec(ctx, SetStatementTimeout, milliseconds)
-	return err
 }

@@ -13,7 +13,7 @@ import (
 
 // seeded are random numbers that are the same in each run.
 func seeded(seed uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // it is to repeat, not to hide
+	return rand.New(rand.NewPCG(seed, seed))
 }
 
 func TestWorstKeepsTheGreatest(t *testing.T) {
