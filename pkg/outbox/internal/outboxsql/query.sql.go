@@ -97,7 +97,8 @@ WITH picked AS MATERIALIZED (
 ), unjudged AS MATERIALIZED ( -- once for the batch: the ledger has a partition for every month
   SELECT m.idempotency_key, m.id, m.response, m.reason
   FROM model_call m
-  WHERE m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM claimed))
+  WHERE (SELECT EXISTS (SELECT FROM model_call u WHERE u.unjudged AND u.recalled_by IS NULL)) -- mostly there is none at all
+    AND m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM claimed))
     AND m.unjudged AND m.recalled_by IS NULL
 ), known AS (
   SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
