@@ -64,12 +64,20 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.conclude(ctx, outcome{created: created, tickets: tickets, took: time.Since(began)}); err != nil {
 		return err
 	}
-	if d.keep {
-		d.explain()
-		<-ctx.Done()
-		return context.Cause(ctx)
+	if !d.keep {
+		return nil
 	}
-	return nil
+	webhooks, err := d.receive(ctx, client)
+	if err != nil {
+		return err
+	}
+	defer webhooks.close()
+	if err := d.showWebhook(ctx, client, webhooks); err != nil {
+		return err
+	}
+	d.explain()
+	d.sayDeliveries(ctx, webhooks)
+	return context.Cause(ctx)
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
@@ -118,9 +126,14 @@ func (d *demo) startServices(ctx context.Context) (err error) {
 		}
 		endpoint, env = &d.simulator.Endpoint, nil
 	}
+	webhooks, err := webhookEnv()
+	if err != nil {
+		return err
+	}
+	env = append(env, webhooks...)
 	token, hash := rpc.MintToken()
 	d.token = token
-	if d.api, err = d.stack.StartTicketAPI(ctx, clientID+"="+hash); err != nil {
+	if d.api, err = d.stack.StartTicketAPI(ctx, clientID+"="+hash, webhooks...); err != nil {
 		return err
 	}
 	if _, err = d.stack.StartWorker(ctx, *endpoint, env...); err != nil {

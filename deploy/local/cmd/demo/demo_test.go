@@ -102,6 +102,34 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// What KEEP=1 shows before it waits.
+func TestDemoShowsAWebhook(t *testing.T) {
+	t.Parallel()
+	ctx, d, out := demoOf(t, someTickets)
+	if err := d.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	defer d.db.Close()
+	client, err := connect(ctx, d.api.GRPC, d.token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.close()
+	webhooks, err := d.receive(ctx, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer webhooks.close()
+	if err := d.showWebhook(ctx, client, webhooks); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"evaluation.succeeded, id ", "signature verified", `"external_id":"webhook-demo"`} {
+		if !strings.Contains(strings.ReplaceAll(out.String(), " : ", ":"), want) {
+			t.Errorf("%q is not said in\n%s", want, out)
+		}
+	}
+}
+
 // The demo must not call a run good whose accounts disagree.
 func TestDemoRefusesAnAccountThatIsNotTheSimulators(t *testing.T) {
 	t.Parallel()

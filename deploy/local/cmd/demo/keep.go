@@ -24,6 +24,7 @@ func (d *demo) explain() {
 	d.say("grpcurl -plaintext %s -d '%s' %s evalonce.ticket.v1.TicketService/CreateTicket\n", header,
 		`{"subject": "Cannot sign in", "message": "The code never arrives.", "request_id": "my-second"}`, d.api.GRPC)
 	d.say("grpcurl -plaintext %s -d '%s' %s evalonce.ticket.v1.TicketService/ListTickets\n", header, `{"page_size": 1}`, d.api.GRPC)
+	d.say("curl -s %s/v1/webhookEndpoints %s   # whose receiver is this demo: what comes is shown here\n", d.api.HTTP, header)
 	d.say("curl -s %s/v1/versions -H 'Authorization: Bearer %s'\n", d.admin.HTTP, d.adminToken)
 	d.say("EVALONCE_ADMIN_ADDRESS=%s EVALONCE_ADMIN_TOKEN=%s %s version list\n", d.admin.GRPC, d.adminToken, d.short(filepath.Join(d.bin, "evalctl")))
 	d.say("psql '%s'\n", withoutPassword(d.stack.DatabaseURL()))
