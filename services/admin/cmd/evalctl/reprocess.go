@@ -292,7 +292,7 @@ func paceBasis(e *adminv1.ReprocessEstimate) string {
 	case adminv1.PaceBasis_PACE_BASIS_LIMITS:
 		return fmt.Sprintf("%.3g calls/s by the limits of the route", e.GetCallsPerSecond())
 	case adminv1.PaceBasis_PACE_BASIS_MEASURED:
-		return fmt.Sprintf("%.3g calls/s by the busiest minute of the route", e.GetCallsPerSecond())
+		return fmt.Sprintf("%.3g calls/s in the busiest minute of the route", e.GetCallsPerSecond())
 	default:
 		return "the spread; the pace of the route is not known"
 	}
