@@ -86,10 +86,10 @@ WITH era AS MATERIALIZED (
 INSERT INTO webhook_delivery (endpoint_id, event, ticket_id, idempotency_key, occasion, sequence, body)
 SELECT v.endpoint_id, v.event, v.ticket_id, v.idempotency_key,
        CASE v.event WHEN 'evaluation.superseded' THEN (SELECT id FROM latest) ELSE 0 END, v.sequence,
-       convert_to(json_build_object(
+       convert_to(json_strip_nulls(json_build_object(
          'type', v.event,
          'timestamp', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-         'data', json_strip_nulls(json_build_object(
+         'data', json_build_object(
            'ticket_id', v.ticket_id, 'external_id', v.external_id, 'sequence', v.sequence,
            'state', CASE WHEN v.answered THEN 'SUCCEEDED' ELSE 'DEAD_LETTER' END,
            'version_id', v.version_id, 'evaluation_key', v.idempotency_key, 'answer', v.answer, 'dead_letter', v.dead_letter)))::text, 'UTF8')
@@ -387,9 +387,9 @@ UPDATE webhook_secret s SET sealed = @sealed WHERE s.id = @id;
 -- name: InsertTest :one
 -- Before all that waits: a claim takes what has been due for longest.
 INSERT INTO webhook_delivery (endpoint_id, event, body, available_at)
-VALUES (@endpoint_id, 'endpoint.test', convert_to(json_build_object(
+VALUES (@endpoint_id, 'endpoint.test', convert_to(json_strip_nulls(json_build_object(
   'type', 'endpoint.test', 'timestamp', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-  'data', json_build_object('endpoint_id', @endpoint_id::uuid))::text, 'UTF8'), 'epoch')
+  'data', json_build_object('endpoint_id', @endpoint_id::uuid)))::text, 'UTF8'), 'epoch')
 RETURNING id;
 
 -- name: TryNow :exec

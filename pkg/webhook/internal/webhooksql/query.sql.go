@@ -406,9 +406,9 @@ func (q *Queries) InsertSecret(ctx context.Context, arg InsertSecretParams) (tim
 
 const insertTest = `-- name: InsertTest :one
 INSERT INTO webhook_delivery (endpoint_id, event, body, available_at)
-VALUES ($1, 'endpoint.test', convert_to(json_build_object(
+VALUES ($1, 'endpoint.test', convert_to(json_strip_nulls(json_build_object(
   'type', 'endpoint.test', 'timestamp', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-  'data', json_build_object('endpoint_id', $1::uuid))::text, 'UTF8'), 'epoch')
+  'data', json_build_object('endpoint_id', $1::uuid)))::text, 'UTF8'), 'epoch')
 RETURNING id
 `
 
@@ -1236,10 +1236,10 @@ WITH era AS MATERIALIZED (
 INSERT INTO webhook_delivery (endpoint_id, event, ticket_id, idempotency_key, occasion, sequence, body)
 SELECT v.endpoint_id, v.event, v.ticket_id, v.idempotency_key,
        CASE v.event WHEN 'evaluation.superseded' THEN (SELECT id FROM latest) ELSE 0 END, v.sequence,
-       convert_to(json_build_object(
+       convert_to(json_strip_nulls(json_build_object(
          'type', v.event,
          'timestamp', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-         'data', json_strip_nulls(json_build_object(
+         'data', json_build_object(
            'ticket_id', v.ticket_id, 'external_id', v.external_id, 'sequence', v.sequence,
            'state', CASE WHEN v.answered THEN 'SUCCEEDED' ELSE 'DEAD_LETTER' END,
            'version_id', v.version_id, 'evaluation_key', v.idempotency_key, 'answer', v.answer, 'dead_letter', v.dead_letter)))::text, 'UTF8')
