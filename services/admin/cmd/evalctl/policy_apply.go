@@ -34,9 +34,7 @@ func (c *cli) policyApply() *cobra.Command {
 			policies := adminv1.NewPolicyServiceClient(conn)
 			r := &adminv1.ApplyPolicyRequest{ExpectedActiveId: expected, RequestId: f.requestID, Reason: f.reason}
 			if f.dryRun || !yes {
-				foretold, err := policies.ApplyPolicy(ctx, &adminv1.ApplyPolicyRequest{
-					ExpectedActiveId: expected, DryRun: true, RequestId: f.requestID, Reason: f.reason,
-				})
+				foretold, err := policies.ApplyPolicy(ctx, &adminv1.ApplyPolicyRequest{ExpectedActiveId: expected, DryRun: true})
 				if err != nil {
 					return fmt.Errorf("see what the active policy would change: %w", err)
 				}

@@ -31,8 +31,8 @@ const (
 	reasonPolicyNotFound       = "POLICY_NOT_FOUND"
 	reasonPolicyExists         = "POLICY_EXISTS"
 	reasonActivePolicyChanged  = "ACTIVE_POLICY_CHANGED"
-	reasonCredentialNotFound   = "CREDENTIAL_NOT_FOUND"
-	reasonCredentialExists     = "CREDENTIAL_EXISTS"
+	reasonCredentialNotFound   = "CREDENTIAL_NOT_FOUND" //nolint:gosec // the name of a reason
+	reasonCredentialExists     = "CREDENTIAL_EXISTS"    //nolint:gosec // the name of a reason
 	reasonSampleNotFound       = "SAMPLE_NOT_FOUND"
 	reasonSampleExists         = "SAMPLE_EXISTS"
 	reasonJobNotFound          = "JOB_NOT_FOUND"
