@@ -29,8 +29,8 @@ var filterStates = []string{string(outbox.Pending), string(outbox.Processing), s
 // specFrom is what is asked for, or all that is wrong with it, by field.
 func specFrom(m *adminv1.ReprocessSelection, spread *durationpb.Duration) (reprocess.Spec, []rpc.Violation) {
 	var violations []rpc.Violation
-	refuse := func(field, reason, format string, args ...any) {
-		violations = append(violations, rpc.Violation{Field: field, Reason: reason, Description: fmt.Sprintf(format, args...)})
+	refuse := func(field, reason, description string) {
+		violations = append(violations, rpc.Violation{Field: field, Reason: reason, Description: description})
 	}
 	s := reprocess.Spec{
 		Version: m.GetVersion(), ClientID: m.GetClientId(), Department: m.GetDepartment(), States: m.GetStates(),

@@ -22,6 +22,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
@@ -57,7 +58,7 @@ func (a *archive) reprocess() adminv1.ReprocessServiceClient {
 func (a *archive) runJobs(name string) {
 	a.t.Helper()
 	r := job.New(job.Options{
-		DB: a.db, Steps: api.Steps(), Worker: name,
+		DB: pgtest.PoolAs(a.t, a.db, pgtest.Admin), Steps: api.Steps(), Worker: name,
 		Poll: 10 * time.Millisecond, Lease: time.Minute, Retry: time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.WithoutCancel(a.t.Context()))
@@ -69,13 +70,6 @@ func (a *archive) runJobs(name string) {
 			a.t.Errorf("a replica ended with %v", err)
 		}
 	})
-}
-
-func (a *archive) tx(do func(ctx context.Context, tx pgx.Tx) error) {
-	a.t.Helper()
-	if err := postgres.InTx(a.t.Context(), a.db, do); err != nil {
-		a.t.Fatal(err)
-	}
 }
 
 // work is that of the n-th text under a version, and its ticket.
