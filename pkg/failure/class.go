@@ -61,6 +61,17 @@ const (
 	BadContent        Reason = "bad_content" // the stored text has no canonical form
 )
 
+// Reasons are all reasons.
+func Reasons() []Reason {
+	return []Reason{
+		ConnectFailed, NotSent, ServerError, Overloaded, MalformedResponse, AttemptsSpent, TooOld, ResultUnsaved,
+		RateLimited,
+		Timeout, ConnectionLost, Canceled, Conflict, UnknownOutcome, LeaseExpired,
+		Unauthorized, Forbidden, ModelNotFound, NotFound, QuotaExhausted, BadRequest,
+		ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer, BadContent,
+	}
+}
+
 // Class is the class of the reason, or empty for a word that is not on the list.
 func (r Reason) Class() Class {
 	switch r {
