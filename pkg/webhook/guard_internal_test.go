@@ -21,8 +21,8 @@ func TestOnlyPublicAddressesAreDialed(t *testing.T) {
 		"[::]:443": false, "[::1]:443": false, "[fe80::1]:443": false, "[fc00::1]:443": false, "[fd00:ec2::254]:80": false, "[ff02::1]:443": false,
 		"[::ffff:127.0.0.1]:443": false, "[::ffff:8.8.8.8]:443": false, "[::ffff:169.254.169.254]:80": false, "[::127.0.0.1]:443": false,
 		"[64:ff9b::7f00:1]:443": false, "[64:ff9b::a9fe:a9fe]:80": false, "[64:ff9b:1::1]:443": false, // NAT64
-		"[2002:7f00:1::]:443": false,                // 6to4
-		"[2001:0:7f00:1::]:443": false,              // Teredo
+		"[2002:7f00:1::]:443":   false,                         // 6to4
+		"[2001:0:7f00:1::]:443": false,                         // Teredo
 		"[2001:db8::1]:443":     false, "[3fff::1]:443": false, // documentation
 		"[fec0::1]:443": false, "[100::1]:443": false,
 	} {
