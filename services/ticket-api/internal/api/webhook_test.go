@@ -12,7 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/evalonce/evalonce/pkg/pgtest"
+	"github.com/evalonce/evalonce/pkg/webhook"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
+	"github.com/evalonce/evalonce/services/ticket-api/internal/api"
 )
 
 func (a *ticketAPI) webhooks() ticketv1.WebhookServiceClient {
@@ -245,4 +248,15 @@ func TestDeliveriesAreListedFilteredAndSentAgain(t *testing.T) {
 		EndpointId: id, PageToken: page.GetNextPageToken(), State: ticketv1.WebhookDelivery_FAILED,
 	})
 	wantProblem(t, err, codes.InvalidArgument, "INVALID_FIELD", "page_token")
+}
+
+// Without keys nothing can be sealed: callers are told what to set.
+func TestWithoutKeysThereAreNoWebhooks(t *testing.T) {
+	t.Parallel()
+	service := api.NewWebhooks(webhook.NewEndpoints(pgtest.New(t), &webhook.Keyring{}), false)
+	_, err := service.ListWebhookEndpoints(t.Context(), &ticketv1.ListWebhookEndpointsRequest{})
+	told := api.Errors(err)
+	if told == nil || told.Code != codes.FailedPrecondition || told.Reason != "WEBHOOKS_NOT_CONFIGURED" || !strings.Contains(told.Message, "EVALONCE_WEBHOOK_KEYS") {
+		t.Errorf("told %+v", told)
+	}
 }
