@@ -246,7 +246,7 @@ func TestTheTableIsTold(t *testing.T) {
 	}
 	want := head + mark + "\n" + metrics.Table()
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return

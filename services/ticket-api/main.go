@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel"
+
 	"github.com/evalonce/evalonce/pkg/config"
 	"github.com/evalonce/evalonce/pkg/health"
-	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/schema"
@@ -23,10 +25,6 @@ import (
 )
 
 const serviceName = "ticket-api"
-
-// idleInTransaction bounds how long a process that is frozen, or cut off, holds locks that workers and other clients
-// wait for.
-const idleInTransaction = 5 * time.Second
 
 // version is set by the build.
 var version = "dev"
@@ -44,15 +42,16 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
-	pool, err := postgres.Open(ctx, postgres.Config{
-		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
-		IdleInTransactionTimeout: idleInTransaction,
-	})
+	pool, err := openDatabase(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention})
+	measured, err := metrics.NewTicketAPI(otel.Meter(serviceName))
+	if err != nil {
+		return err
+	}
+	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention, Metrics: measured})
 	limits := api.Limits{SubjectCharacters: cfg.MaxSubjectCharacters, MessageBytes: cfg.MaxMessageBytes}
 	service := api.New(submitter, ticketdb.New(pool), limits)
 	webhooks := api.NewWebhooks(webhook.NewEndpoints(pool, &cfg.WebhookKeys), cfg.WebhookAllowHTTP)

@@ -8,7 +8,7 @@ import (
 
 // Insert stores one request in a transaction that the test ends when it likes.
 func Insert(ctx context.Context, s *Submitter, tx pgx.Tx, r Request) (Receipt, error) {
-	receipts, err := s.insert(ctx, tx, []Request{r})
+	receipts, _, err := s.insert(ctx, tx, []Request{r})
 	if err != nil {
 		return Receipt{}, err
 	}

@@ -29,6 +29,13 @@ type pending struct {
 // Submit stores one ticket in the next group. When ctx ends first the ticket may still be stored; the same
 // request id then tells.
 func (s *Submitter) Submit(ctx context.Context, r Request) (Receipt, error) {
+	began := time.Now()
+	receipt, err := s.submit(ctx, r)
+	s.measure(ctx, began, []Receipt{receipt}, 1, err)
+	return receipt, err
+}
+
+func (s *Submitter) submit(ctx context.Context, r Request) (Receipt, error) {
 	p := &pending{ctx: ctx, request: r, done: make(chan struct{})}
 	leave, taken := s.queue.put(p)
 	if !taken {
@@ -117,9 +124,10 @@ func (s *Submitter) commit(ctx context.Context, group []*pending) {
 		requests[i] = p.request
 	}
 	var receipts []Receipt
+	var saved savings
 	err := postgres.InTx(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
-		receipts, err = s.insert(ctx, tx, requests)
+		receipts, saved, err = s.insert(ctx, tx, requests)
 		return err
 	})
 	if err != nil && len(group) > 1 && refused(err) {
@@ -136,6 +144,7 @@ func (s *Submitter) commit(ctx context.Context, group []*pending) {
 		return
 	}
 	crashpoint.Pass(crashpoint.CreateCommitted)
+	s.metrics.Committed(ctx, len(requests), saved.answered, saved.following)
 	// Committed. What cannot be replayed fails alone.
 	err = s.replay(ctx, s.pool, requests, receipts, func(i int, err error) error {
 		group[i].err = err

@@ -23,6 +23,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
+	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
@@ -76,6 +77,7 @@ type Receipt struct {
 // Options sets a submitter up.
 type Options struct {
 	Retention time.Duration // of idempotency keys
+	Metrics   *metrics.TicketAPI
 }
 
 // Submitter stores tickets.
@@ -83,6 +85,7 @@ type Submitter struct {
 	pool      *pgxpool.Pool
 	notifier  *outbox.Notifier
 	retention time.Duration
+	metrics   *metrics.TicketAPI
 	active    atomic.Pointer[versiondb.Active] // as it was seen last
 	queue     queue
 }
@@ -90,7 +93,7 @@ type Submitter struct {
 // New makes a submitter; Submit needs its Run.
 func New(pool *pgxpool.Pool, opts Options) *Submitter {
 	return &Submitter{
-		pool: pool, notifier: outbox.NewNotifier(pool), retention: opts.Retention,
+		pool: pool, notifier: outbox.NewNotifier(pool), retention: opts.Retention, metrics: opts.Metrics,
 		queue: queue{empty: make(chan struct{})},
 	}
 }
@@ -98,10 +101,18 @@ func New(pool *pgxpool.Pool, opts Options) *Submitter {
 // SubmitAll stores all tickets or none, in one transaction. A request that cannot be stored is named by a
 // *BatchError. Requests that were stored before are replayed; no two may carry the same request id.
 func (s *Submitter) SubmitAll(ctx context.Context, requests []Request) ([]Receipt, error) {
+	began := time.Now()
+	receipts, err := s.submitAll(ctx, requests)
+	s.measure(ctx, began, receipts, len(requests), err)
+	return receipts, err
+}
+
+func (s *Submitter) submitAll(ctx context.Context, requests []Request) ([]Receipt, error) {
 	var receipts []Receipt
+	var saved savings
 	err := postgres.InTx(ctx, s.pool, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
-		if receipts, err = s.insert(ctx, tx, requests); err != nil {
+		if receipts, saved, err = s.insert(ctx, tx, requests); err != nil {
 			return err
 		}
 		return s.replay(ctx, tx, requests, receipts, func(i int, err error) error { return &BatchError{Index: i, Err: err} })
@@ -110,38 +121,40 @@ func (s *Submitter) SubmitAll(ctx context.Context, requests []Request) ([]Receip
 		return nil, err
 	}
 	crashpoint.Pass(crashpoint.CreateCommitted)
+	s.metrics.Committed(ctx, len(requests), saved.answered, saved.following)
 	s.notifier.Ring()
 	return receipts, nil
 }
 
 // insert stores the requests that are first of their id, with their work, and leaves an empty receipt for those
 // that are not. It takes locks in one order everywhere: requests by scope and key, then work by evaluation key.
+// What it saves is true once the transaction is committed.
 //
 // It takes two round trips: one to look, one to write. What another transaction changes in between, and dead work that
 // is due again, takes a few more.
-func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) ([]Receipt, error) {
+func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) ([]Receipt, savings, error) {
 	seen, err := s.look(ctx, tx, requests)
 	if err != nil {
-		return nil, err
+		return nil, savings{}, err
 	}
 	g, err := compose(requests, seen)
 	if err != nil {
-		return nil, err
+		return nil, savings{}, err
 	}
 	crashpoint.Pass(crashpoint.CreateBegun)
 	if err := g.write(ctx, tx, s.retention); err != nil {
-		return nil, err
+		return nil, savings{}, err
 	}
 	if missing := g.withoutWork(); len(missing) > 0 {
 		if err := outbox.Enqueue(ctx, tx, g.demand, missing); err != nil {
-			return nil, err
+			return nil, savings{}, err
 		}
 		if err := g.tellOf(ctx, tx, missing); err != nil {
-			return nil, err
+			return nil, savings{}, err
 		}
 	}
 	crashpoint.Pass(crashpoint.CreateEnqueued)
-	return g.receipts(), nil
+	return g.receipts(), g.savings(), nil
 }
 
 // replay fills the receipts that insert left empty from the stored responses. An error of one request is passed
