@@ -127,7 +127,7 @@ func TestPlans(t *testing.T) {
 	p.ReadsAtMost(most)
 
 	get := func(ctx context.Context, tx pgx.Tx) error {
-		_, err := ticketdb.New(tx).GetAll(ctx, "acme", ids)
+		_, err := ticketdb.New(tx).GetAll(ctx, ticketdb.OfClient("acme"), ids)
 		return err
 	}
 	p = explain("GetTickets", alone, get)
@@ -149,26 +149,28 @@ func TestPlans(t *testing.T) {
 	p.ReadsAtMost(most)
 
 	p = explain("ListEvaluations", alone, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := ticketdb.New(tx).Evaluations(ctx, "acme", ids[0])
+		_, err := ticketdb.New(tx).Evaluations(ctx, ticketdb.OfClient("acme"), ids[0])
 		return err
 	})
 	p.Uses("ticket_pkey")
 	shown(p)
 	p.ReadsAtMost(3)
 
-	list := func(f ticketdb.ListFilter) *plan.Plan {
+	list := func(scope ticketdb.Scope, f ticketdb.ListFilter) *plan.Plan {
 		t.Helper()
 		return explain("ScanTickets", alone, func(ctx context.Context, tx pgx.Tx) error {
-			_, _, err := ticketdb.New(tx).List(ctx, "acme", f, nil, batch)
+			_, _, err := ticketdb.New(tx).List(ctx, scope, f, nil, batch)
 			return err
 		})
 	}
-	p = list(ticketdb.ListFilter{})
-	p.Uses("ticket_client_created")
-	p.NoSeqScan("ticket")
-	p.ReadsAtMost(most)
+	for _, scope := range []ticketdb.Scope{ticketdb.OfClient("acme"), ticketdb.EveryClient} {
+		p = list(scope, ticketdb.ListFilter{})
+		p.Uses("ticket_client_created")
+		p.NoSeqScan("ticket")
+		p.ReadsAtMost(most)
+	}
 
-	p = list(ticketdb.ListFilter{State: outbox.Dead})
+	p = list(ticketdb.OfClient("acme"), ticketdb.ListFilter{State: outbox.Dead})
 	p.Uses("ticket_client_created")
 	shown(p)
 	const window = 5_000

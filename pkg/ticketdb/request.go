@@ -151,7 +151,7 @@ func Told(ctx context.Context, db ticketdbsql.DBTX, clientID string, responses [
 			answered = append(answered, r.Key)
 		}
 	}
-	tickets, err := New(db).texts(ctx, clientID, ids)
+	tickets, err := New(db).texts(ctx, OfClient(clientID), ids)
 	if err != nil {
 		return nil, err
 	}

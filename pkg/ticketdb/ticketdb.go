@@ -1,6 +1,6 @@
 // Package ticketdb owns ticket and client_request: what customers wrote, and what clients were told.
 //
-// Reads are scoped to a client: another client's ticket is not found.
+// Reads have a [Scope]: a ticket out of it is not found, as if it did not exist.
 package ticketdb
 
 import (
@@ -16,8 +16,31 @@ import (
 	"github.com/evalonce/evalonce/pkg/ticketdb/internal/ticketdbsql"
 )
 
-// ErrNotFound is returned for a ticket that does not exist or is another client's.
+// ErrNotFound is returned for a ticket that does not exist or is out of scope.
 var ErrNotFound = errors.New("no such ticket")
+
+// Scope is whose tickets are seen. The zero value sees none.
+type Scope struct {
+	all    bool
+	client string
+}
+
+// EveryClient sees all tickets.
+var EveryClient = Scope{all: true}
+
+// OfClient sees a client's own tickets.
+func OfClient(id string) Scope { return Scope{client: id} }
+
+// String is the client's id, or "" for every client.
+func (s Scope) String() string { return s.client }
+
+// parameter is what statements take: NULL stands for all, and no ticket is of the client "".
+func (s Scope) parameter() *string {
+	if s.all {
+		return nil
+	}
+	return &s.client
+}
 
 // Ticket is a ticket as it is stored, with the evaluation that it shows.
 type Ticket struct {
@@ -97,9 +120,9 @@ type Store struct {
 // New makes a store on a pool.
 func New(db ticketdbsql.DBTX) *Store { return &Store{q: ticketdbsql.New(db)} }
 
-// Get returns a client's ticket, or ErrNotFound.
-func (s *Store) Get(ctx context.Context, clientID string, id uuid.UUID) (Ticket, error) {
-	tickets, err := s.GetAll(ctx, clientID, []uuid.UUID{id})
+// Get returns a ticket, or ErrNotFound.
+func (s *Store) Get(ctx context.Context, scope Scope, id uuid.UUID) (Ticket, error) {
+	tickets, err := s.GetAll(ctx, scope, []uuid.UUID{id})
 	if err != nil {
 		return Ticket{}, err
 	}
@@ -109,9 +132,9 @@ func (s *Store) Get(ctx context.Context, clientID string, id uuid.UUID) (Ticket,
 	return tickets[0], nil
 }
 
-// GetAll returns those of the tickets that are the client's, in the order of the ids.
-func (s *Store) GetAll(ctx context.Context, clientID string, ids []uuid.UUID) ([]Ticket, error) {
-	tickets, err := s.texts(ctx, clientID, ids)
+// GetAll returns those of the tickets that are in scope, in the order of the ids.
+func (s *Store) GetAll(ctx context.Context, scope Scope, ids []uuid.UUID) ([]Ticket, error) {
+	tickets, err := s.texts(ctx, scope, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +158,8 @@ func (s *Store) GetAll(ctx context.Context, clientID string, ids []uuid.UUID) ([
 }
 
 // texts returns tickets without their evaluations, in the order of the ids.
-func (s *Store) texts(ctx context.Context, clientID string, ids []uuid.UUID) ([]Ticket, error) {
-	rows, err := s.q.GetTickets(ctx, ticketdbsql.GetTicketsParams{Ids: ids, ClientID: clientID})
+func (s *Store) texts(ctx context.Context, scope Scope, ids []uuid.UUID) ([]Ticket, error) {
+	rows, err := s.q.GetTickets(ctx, ticketdbsql.GetTicketsParams{Ids: ids, ClientID: scope.parameter()})
 	if err != nil {
 		return nil, fmt.Errorf("get %d tickets: %w", len(ids), err)
 	}
@@ -150,10 +173,10 @@ func (s *Store) texts(ctx context.Context, clientID string, ids []uuid.UUID) ([]
 	return tickets, nil
 }
 
-// List returns a page of a client's tickets, newest first, of those after a position. Next is where the following
+// List returns a page of the tickets in scope, newest first, of those after a position. Next is where the following
 // page starts, nil at the end of the list. A page may be short, or empty, and not be the last: the tickets that
 // one page looks at and the text that it returns are bounded.
-func (s *Store) List(ctx context.Context, clientID string, f ListFilter, after *Position, limit int) (tickets []Ticket, next *Position, err error) {
+func (s *Store) List(ctx context.Context, scope Scope, f ListFilter, after *Position, limit int) (tickets []Ticket, next *Position, err error) {
 	// The zero time and the end of the year 9999 stand for open ends.
 	from, to := f.From, f.To
 	if to.IsZero() {
@@ -168,7 +191,7 @@ func (s *Store) List(ctx context.Context, clientID string, f ListFilter, after *
 		window = scanWindow
 	}
 	rows, err := s.q.ScanTickets(ctx, ticketdbsql.ScanTicketsParams{
-		ClientID: clientID, CreatedFrom: from, CreatedTo: to, AfterCreatedAt: after.CreatedAt, AfterID: after.ID,
+		ClientID: scope.parameter(), CreatedFrom: from, CreatedTo: to, AfterCreatedAt: after.CreatedAt, AfterID: after.ID,
 		WindowSize: int32(window), Filtered: f.narrows(), State: string(f.State), Department: f.Department, MinUrgency: f.MinUrgency,
 		PageSize: int32(limit),
 	})
@@ -194,7 +217,7 @@ func (s *Store) List(ctx context.Context, clientID string, f ListFilter, after *
 	for i, m := range matches {
 		ids[i] = m.ID
 	}
-	if tickets, err = s.GetAll(ctx, clientID, ids); err != nil {
+	if tickets, err = s.GetAll(ctx, scope, ids); err != nil {
 		return nil, nil, err
 	}
 	size := 0
@@ -207,15 +230,15 @@ func (s *Store) List(ctx context.Context, clientID string, f ListFilter, after *
 	return tickets, next, nil
 }
 
-// Evaluations returns what each version has made of a client's ticket, the active version first, then the
-// newest; ErrNotFound when the ticket is not the client's.
-func (s *Store) Evaluations(ctx context.Context, clientID string, id uuid.UUID) ([]Evaluation, error) {
-	rows, err := s.q.ListEvaluations(ctx, ticketdbsql.ListEvaluationsParams{ID: id, ClientID: clientID})
+// Evaluations returns what each version has made of a ticket, the active version first, then the
+// newest; ErrNotFound when the ticket is out of scope.
+func (s *Store) Evaluations(ctx context.Context, scope Scope, id uuid.UUID) ([]Evaluation, error) {
+	rows, err := s.q.ListEvaluations(ctx, ticketdbsql.ListEvaluationsParams{ID: id, ClientID: scope.parameter()})
 	if err != nil {
 		return nil, fmt.Errorf("list the evaluations of ticket %s: %w", id, err)
 	}
 	if len(rows) == 0 {
-		exists, err := s.q.TicketExists(ctx, ticketdbsql.TicketExistsParams{ID: id, ClientID: clientID})
+		exists, err := s.q.TicketExists(ctx, ticketdbsql.TicketExistsParams{ID: id, ClientID: scope.parameter()})
 		if err != nil {
 			return nil, fmt.Errorf("look up ticket %s: %w", id, err)
 		}

@@ -44,7 +44,7 @@ func TestPagesAreBoundedAndComplete(t *testing.T) {
 		t.Helper()
 		var after *ticketdb.Position
 		for {
-			tickets, next, err := store.List(t.Context(), "acme", f, after, limit)
+			tickets, next, err := store.List(t.Context(), ticketdb.OfClient("acme"), f, after, limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +85,7 @@ func TestPagesAreBoundedAndComplete(t *testing.T) {
 	}
 
 	exec(`UPDATE ticket SET message = repeat('x', 60000) WHERE client_id = 'acme' AND created_at < '2026-01-01'::timestamptz + interval '1 microsecond'`)
-	tickets, next, err := store.List(t.Context(), "acme", ticketdb.ListFilter{To: time.Date(2026, 1, 1, 0, 0, 0, 1000, time.UTC)}, nil, 1000)
+	tickets, next, err := store.List(t.Context(), ticketdb.OfClient("acme"), ticketdb.ListFilter{To: time.Date(2026, 1, 1, 0, 0, 0, 1000, time.UTC)}, nil, 1000)
 	if err != nil || next == nil || len(tickets) != (2<<20)/60000 {
 		t.Errorf("%d tickets of 60 kB on a page, next %v, %v, want 2 MiB of text", len(tickets), next, err)
 	}
@@ -99,16 +99,57 @@ func TestOthersTicketsAreNotFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := ticketdb.New(db)
-	if _, err := store.Get(t.Context(), "acme", id); !errors.Is(err, ticketdb.ErrNotFound) {
+	if _, err := store.Get(t.Context(), ticketdb.OfClient("acme"), id); !errors.Is(err, ticketdb.ErrNotFound) {
 		t.Errorf("Get: %v", err)
 	}
-	if _, err := store.Evaluations(t.Context(), "acme", id); !errors.Is(err, ticketdb.ErrNotFound) {
+	if _, err := store.Evaluations(t.Context(), ticketdb.OfClient("acme"), id); !errors.Is(err, ticketdb.ErrNotFound) {
 		t.Errorf("Evaluations: %v", err)
 	}
-	if tickets, _, err := store.List(t.Context(), "acme", ticketdb.ListFilter{}, nil, 10); err != nil || len(tickets) != 0 {
+	if tickets, _, err := store.List(t.Context(), ticketdb.OfClient("acme"), ticketdb.ListFilter{}, nil, 10); err != nil || len(tickets) != 0 {
 		t.Errorf("List: %v, %v", tickets, err)
 	}
-	if ticket, err := store.Get(t.Context(), "globex", id); err != nil || ticket.Evaluation.State != outbox.Pending {
+	if tickets, _, err := store.List(t.Context(), ticketdb.Scope{}, ticketdb.ListFilter{}, nil, 10); err != nil || len(tickets) != 0 {
+		t.Errorf("List of nobody's: %v, %v", tickets, err)
+	}
+	if ticket, err := store.Get(t.Context(), ticketdb.OfClient("globex"), id); err != nil || ticket.Evaluation.State != outbox.Pending {
 		t.Errorf("a ticket that awaits reconciliation: %+v, %v", ticket, err)
+	}
+}
+
+func TestEveryClientsTicketsAreOneList(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	const each = 40
+	for n, client := range []string{"acme", "a", "Zeta", "globex", "~"} {
+		// The clients' tickets lie between each other's, and some are of one time.
+		if _, err := db.Exec(t.Context(), `INSERT INTO ticket (id, client_id, subject, message, content_hash, created_at)
+			SELECT uuid_v7(), $1, '', 'x', sha256('x'), '2026-01-01'::timestamptz + ($2 + 7 * n) / 3 * interval '1 second' FROM generate_series(1, $3) n`, client, n, each); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := rowsOf[uuid.UUID](t, db, "SELECT id FROM ticket ORDER BY created_at DESC, id DESC")
+	store := ticketdb.New(db)
+	var got []uuid.UUID
+	var after *ticketdb.Position
+	for {
+		page, next, err := store.List(t.Context(), ticketdb.EveryClient, ticketdb.ListFilter{}, after, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ticket := range page {
+			got = append(got, ticket.ID)
+		}
+		if after = next; after == nil {
+			break
+		}
+	}
+	if len(want) != 5*each || !slices.Equal(got, want) {
+		t.Errorf("listed %d tickets, want all %d in order", len(got), len(want))
+	}
+	if ticket, err := store.Get(t.Context(), ticketdb.EveryClient, want[0]); err != nil || ticket.ClientID == "" {
+		t.Errorf("got %+v, %v", ticket, err)
+	}
+	if _, err := store.Evaluations(t.Context(), ticketdb.EveryClient, want[0]); err != nil {
+		t.Errorf("evaluations: %v", err)
 	}
 }

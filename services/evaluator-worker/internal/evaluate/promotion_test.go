@@ -95,7 +95,7 @@ func (r *rig) wantShown(tickets int, version string, want int) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	shown, err := ticketdb.New(r.db).GetAll(r.t.Context(), "c", ids)
+	shown, err := ticketdb.New(r.db).GetAll(r.t.Context(), ticketdb.OfClient("c"), ids)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 func ticketOf(t ticketdb.Ticket) *ticketv1.Ticket {
 	shown := &ticketv1.Ticket{
-		Id: t.ID.String(), ExternalId: t.ExternalID, Subject: t.Subject, Message: t.Message,
+		Id: t.ID.String(), ClientId: t.ClientID, ExternalId: t.ExternalID, Subject: t.Subject, Message: t.Message,
 		CreateTime: timestamppb.New(t.CreatedAt), Evaluation: evaluationOf(t.Evaluation),
 	}
 	if created := telemetry.Extract(t.TraceContext); created.HasTraceID() {

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/evalonce/evalonce/pkg/rpc"
@@ -19,9 +20,9 @@ const (
 	maxDepartment = 256 // characters
 )
 
-// GetTicket returns one of the caller's tickets.
+// GetTicket returns one of the tickets that the caller sees.
 func (s *Service) GetTicket(ctx context.Context, r *ticketv1.GetTicketRequest) (*ticketv1.Ticket, error) {
-	client, err := clientOf(ctx)
+	scope, err := scopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -29,18 +30,27 @@ func (s *Service) GetTicket(ctx context.Context, r *ticketv1.GetTicketRequest) (
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.tickets.Get(ctx, client, id)
+	t, err := s.tickets.Get(ctx, scope, id)
 	if err != nil {
 		return nil, err
 	}
 	return ticketOf(t), nil
 }
 
-// ListTickets returns a page of the caller's tickets, newest first.
+// ListTickets returns a page of the tickets that the caller sees, newest first.
 func (s *Service) ListTickets(ctx context.Context, r *ticketv1.ListTicketsRequest) (*ticketv1.ListTicketsResponse, error) {
-	client, err := clientOf(ctx)
+	scope, err := scopeOf(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if client := r.GetClientId(); client != "" {
+		if scope != ticketdb.EveryClient {
+			return nil, &rpc.Error{
+				Code: codes.PermissionDenied, Reason: rpc.ReasonAccessDenied,
+				Message: "client_id is for callers who may see all clients' tickets: it needs the role " + string(rpc.TicketsReadAll),
+			}
+		}
+		scope = ticketdb.OfClient(client)
 	}
 	filter, violations := filterOf(r)
 	limit := defaultPage
@@ -55,7 +65,7 @@ func (s *Service) ListTickets(ctx context.Context, r *ticketv1.ListTicketsReques
 	}
 	var after *ticketdb.Position
 	if token := r.GetPageToken(); token != "" {
-		position, ok := decodePageToken(token, client, filter)
+		position, ok := decodePageToken(token, scope.String(), filter)
 		if !ok {
 			return nil, rpc.InvalidFields(rpc.Violation{
 				Field: "page_token", Reason: "MALFORMED", Description: "must be the next_page_token of a page with the same filter",
@@ -63,7 +73,7 @@ func (s *Service) ListTickets(ctx context.Context, r *ticketv1.ListTicketsReques
 		}
 		after = &position
 	}
-	tickets, next, err := s.tickets.List(ctx, client, filter, after, limit)
+	tickets, next, err := s.tickets.List(ctx, scope, filter, after, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -72,14 +82,14 @@ func (s *Service) ListTickets(ctx context.Context, r *ticketv1.ListTicketsReques
 		response.Tickets[i] = ticketOf(t)
 	}
 	if next != nil {
-		response.NextPageToken = encodePageToken(*next, client, filter)
+		response.NextPageToken = encodePageToken(*next, scope.String(), filter)
 	}
 	return response, nil
 }
 
-// ListEvaluations returns what each version has made of one of the caller's tickets.
+// ListEvaluations returns what each version has made of one of the tickets that the caller sees.
 func (s *Service) ListEvaluations(ctx context.Context, r *ticketv1.ListEvaluationsRequest) (*ticketv1.ListEvaluationsResponse, error) {
-	client, err := clientOf(ctx)
+	scope, err := scopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +97,7 @@ func (s *Service) ListEvaluations(ctx context.Context, r *ticketv1.ListEvaluatio
 	if err != nil {
 		return nil, err
 	}
-	evaluations, err := s.tickets.Evaluations(ctx, client, id)
+	evaluations, err := s.tickets.Evaluations(ctx, scope, id)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +117,9 @@ func filterOf(r *ticketv1.ListTicketsRequest) (f ticketdb.ListFilter, violations
 		add("state", "UNKNOWN", "must be one of the states")
 	}
 	f.Department = r.GetDepartment()
+	if !plain(r.GetClientId()) {
+		add("client_id", "MALFORMED", "must be a client's id")
+	}
 	if utf8.RuneCountInString(f.Department) > maxDepartment || !plain(f.Department) {
 		add("department", "MALFORMED", "must be a department's name")
 	}

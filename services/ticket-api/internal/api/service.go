@@ -2,7 +2,7 @@
 //
 // A request is refused for all that is wrong with it at once, by field, before anything is stored. Texts are
 // judged by the rules of pkg/content and are never repaired: what is stored is what was sent. A caller sees its
-// own tickets only; another client's do not exist.
+// own tickets only, unless it may see all; to others they do not exist.
 package api
 
 import (
@@ -32,9 +32,9 @@ type Submitter interface {
 
 // Tickets reads tickets; ticketdb.Store does.
 type Tickets interface {
-	Get(ctx context.Context, clientID string, id uuid.UUID) (ticketdb.Ticket, error)
-	List(ctx context.Context, clientID string, f ticketdb.ListFilter, after *ticketdb.Position, limit int) ([]ticketdb.Ticket, *ticketdb.Position, error)
-	Evaluations(ctx context.Context, clientID string, id uuid.UUID) ([]ticketdb.Evaluation, error)
+	Get(ctx context.Context, scope ticketdb.Scope, id uuid.UUID) (ticketdb.Ticket, error)
+	List(ctx context.Context, scope ticketdb.Scope, f ticketdb.ListFilter, after *ticketdb.Position, limit int) ([]ticketdb.Ticket, *ticketdb.Position, error)
+	Evaluations(ctx context.Context, scope ticketdb.Scope, id uuid.UUID) ([]ticketdb.Evaluation, error)
 }
 
 // Limits of a ticket's text, as it was sent.
@@ -75,11 +75,25 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 	}
 }
 
-// Policy is who may call the services.
+// Policy is who may call which method.
 func Policy() rpc.Policy {
+	write, read, webhooks := rpc.Needs(rpc.TicketsWrite), rpc.Needs(rpc.TicketsRead, rpc.TicketsReadAll), rpc.Needs(rpc.WebhooksWrite)
 	return rpc.Policy{
-		"/" + ticketv1.TicketService_ServiceDesc.ServiceName + "/*":  rpc.Authenticated,
-		"/" + ticketv1.WebhookService_ServiceDesc.ServiceName + "/*": rpc.Needs(rpc.WebhooksWrite),
+		ticketv1.TicketService_CreateTicket_FullMethodName:       write,
+		ticketv1.TicketService_BatchCreateTickets_FullMethodName: write,
+		ticketv1.TicketService_GetTicket_FullMethodName:          read,
+		ticketv1.TicketService_ListTickets_FullMethodName:        read,
+		ticketv1.TicketService_ListEvaluations_FullMethodName:    read,
+
+		ticketv1.WebhookService_CreateWebhookEndpoint_FullMethodName: webhooks,
+		ticketv1.WebhookService_ListWebhookEndpoints_FullMethodName:  webhooks,
+		ticketv1.WebhookService_GetWebhookEndpoint_FullMethodName:    webhooks,
+		ticketv1.WebhookService_UpdateWebhookEndpoint_FullMethodName: webhooks,
+		ticketv1.WebhookService_DeleteWebhookEndpoint_FullMethodName: webhooks,
+		ticketv1.WebhookService_RotateWebhookSecret_FullMethodName:   webhooks,
+		ticketv1.WebhookService_SendTestEvent_FullMethodName:         webhooks,
+		ticketv1.WebhookService_ListWebhookDeliveries_FullMethodName: webhooks,
+		ticketv1.WebhookService_RedeliverWebhooks_FullMethodName:     webhooks,
 	}
 }
 
@@ -92,11 +106,29 @@ func Creating() []string {
 }
 
 func clientOf(ctx context.Context) (string, error) {
+	p, err := callerOf(ctx)
+	return p.ClientID, err
+}
+
+func callerOf(ctx context.Context) (rpc.Principal, error) {
 	p, ok := rpc.PrincipalFrom(ctx)
 	if !ok {
-		return "", errors.New("a call without a caller has passed the policy")
+		return rpc.Principal{}, errors.New("a call without a caller has passed the policy")
 	}
-	return p.ClientID, nil
+	return p, nil
+}
+
+// scopeOf is whose tickets the caller sees.
+func scopeOf(ctx context.Context) (ticketdb.Scope, error) {
+	p, err := callerOf(ctx)
+	switch {
+	case err != nil:
+		return ticketdb.Scope{}, err
+	case p.Has(rpc.TicketsReadAll):
+		return ticketdb.EveryClient, nil
+	default:
+		return ticketdb.OfClient(p.ClientID), nil
+	}
 }
 
 // Document serves the OpenAPI document of the REST form.

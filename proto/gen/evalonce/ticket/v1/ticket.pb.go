@@ -97,7 +97,9 @@ type Ticket struct {
 	// what is to become one.
 	Evaluation *Evaluation `protobuf:"bytes,6,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
 	// W3C trace id (32 hex digits) of the request that created the ticket; empty where none was recorded.
-	TraceId       string `protobuf:"bytes,7,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	TraceId string `protobuf:"bytes,7,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// The client that created the ticket.
+	ClientId      string `protobuf:"bytes,8,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -177,6 +179,13 @@ func (x *Ticket) GetEvaluation() *Evaluation {
 func (x *Ticket) GetTraceId() string {
 	if x != nil {
 		return x.TraceId
+	}
+	return ""
+}
+
+func (x *Ticket) GetClientId() string {
+	if x != nil {
+		return x.ClientId
 	}
 	return ""
 }
@@ -697,7 +706,10 @@ type ListTicketsRequest struct {
 	// Only tickets created at or after this.
 	CreatedFrom *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_from,json=createdFrom,proto3" json:"created_from,omitempty"`
 	// Only tickets created before this.
-	CreatedTo     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_to,json=createdTo,proto3" json:"created_to,omitempty"`
+	CreatedTo *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_to,json=createdTo,proto3" json:"created_to,omitempty"`
+	// Only tickets of this client, for callers with the role tickets:read-all, who see all clients' without it. Others give
+	// none: they see their own.
+	ClientId      string `protobuf:"bytes,8,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -779,6 +791,13 @@ func (x *ListTicketsRequest) GetCreatedTo() *timestamppb.Timestamp {
 		return x.CreatedTo
 	}
 	return nil
+}
+
+func (x *ListTicketsRequest) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
 }
 
 type ListTicketsResponse struct {
@@ -926,7 +945,7 @@ var File_evalonce_ticket_v1_ticket_proto protoreflect.FileDescriptor
 
 const file_evalonce_ticket_v1_ticket_proto_rawDesc = "" +
 	"\n" +
-	"\x1fevalonce/ticket/v1/ticket.proto\x12\x12evalonce.ticket.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a.protoc-gen-openapiv2/options/annotations.proto\"\x99\x02\n" +
+	"\x1fevalonce/ticket/v1/ticket.proto\x12\x12evalonce.ticket.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a.protoc-gen-openapiv2/options/annotations.proto\"\xbb\x02\n" +
 	"\x06Ticket\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x03R\x02id\x12\x1f\n" +
 	"\vexternal_id\x18\x02 \x01(\tR\n" +
@@ -938,7 +957,8 @@ const file_evalonce_ticket_v1_ticket_proto_rawDesc = "" +
 	"\n" +
 	"evaluation\x18\x06 \x01(\v2\x1e.evalonce.ticket.v1.EvaluationB\x03\xe0A\x03R\n" +
 	"evaluation\x12\x1e\n" +
-	"\btrace_id\x18\a \x01(\tB\x03\xe0A\x03R\atraceId\"\xd5\x03\n" +
+	"\btrace_id\x18\a \x01(\tB\x03\xe0A\x03R\atraceId\x12 \n" +
+	"\tclient_id\x18\b \x01(\tB\x03\xe0A\x03R\bclientId\"\xd5\x03\n" +
 	"\n" +
 	"Evaluation\x12:\n" +
 	"\x05state\x18\x01 \x01(\x0e2$.evalonce.ticket.v1.Evaluation.StateR\x05state\x12%\n" +
@@ -991,7 +1011,7 @@ const file_evalonce_ticket_v1_ticket_proto_rawDesc = "" +
 	"\x1aBatchCreateTicketsResponse\x124\n" +
 	"\atickets\x18\x01 \x03(\v2\x1a.evalonce.ticket.v1.TicketR\atickets\"'\n" +
 	"\x10GetTicketRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\"\xdc\x02\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\"\xf9\x02\n" +
 	"\x12ListTicketsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1004,7 +1024,8 @@ const file_evalonce_ticket_v1_ticket_proto_rawDesc = "" +
 	"minUrgency\x88\x01\x01\x12=\n" +
 	"\fcreated_from\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vcreatedFrom\x129\n" +
 	"\n" +
-	"created_to\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedToB\x0e\n" +
+	"created_to\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedTo\x12\x1b\n" +
+	"\tclient_id\x18\b \x01(\tR\bclientIdB\x0e\n" +
 	"\f_min_urgency\"s\n" +
 	"\x13ListTicketsResponse\x124\n" +
 	"\atickets\x18\x01 \x03(\v2\x1a.evalonce.ticket.v1.TicketR\atickets\x12&\n" +

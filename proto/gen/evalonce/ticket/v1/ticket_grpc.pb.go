@@ -32,7 +32,8 @@ const (
 //
 // TicketService takes support tickets and shows their evaluations. A ticket and its pending evaluation are
 // stored in one transaction; the model is called later, by a worker. Every call needs an API token
-// (`authorization: Bearer …`), whose client owns the tickets that it creates and sees no other client's.
+// (`authorization: Bearer …`), whose client owns the tickets that it creates and sees no other client's, unless it has
+// the role tickets:read-all. Creating needs tickets:write, and reading tickets:read or tickets:read-all.
 type TicketServiceClient interface {
 	// CreateTicket stores one ticket and its pending evaluation.
 	//
@@ -43,9 +44,9 @@ type TicketServiceClient interface {
 	// BatchCreateTickets stores up to 500 tickets, all or none. Each may carry its own `request_id`; the
 	// `Idempotency-Key` header is refused here, because it names one request and not the tickets of it.
 	BatchCreateTickets(ctx context.Context, in *BatchCreateTicketsRequest, opts ...grpc.CallOption) (*BatchCreateTicketsResponse, error)
-	// GetTicket returns one ticket of the caller's, with its evaluation.
+	// GetTicket returns one ticket, with its evaluation. A ticket that is not the caller's to see is not found.
 	GetTicket(ctx context.Context, in *GetTicketRequest, opts ...grpc.CallOption) (*Ticket, error)
-	// ListTickets returns the caller's tickets, newest first. A page may hold fewer tickets than asked for, or
+	// ListTickets returns the tickets that the caller may see, newest first. A page may hold fewer tickets than asked for, or
 	// none, and still be followed by another: only an empty `next_page_token` ends the list.
 	ListTickets(ctx context.Context, in *ListTicketsRequest, opts ...grpc.CallOption) (*ListTicketsResponse, error)
 	// ListEvaluations returns what each evaluator version has made of one ticket, the active version first,
@@ -117,7 +118,8 @@ func (c *ticketServiceClient) ListEvaluations(ctx context.Context, in *ListEvalu
 //
 // TicketService takes support tickets and shows their evaluations. A ticket and its pending evaluation are
 // stored in one transaction; the model is called later, by a worker. Every call needs an API token
-// (`authorization: Bearer …`), whose client owns the tickets that it creates and sees no other client's.
+// (`authorization: Bearer …`), whose client owns the tickets that it creates and sees no other client's, unless it has
+// the role tickets:read-all. Creating needs tickets:write, and reading tickets:read or tickets:read-all.
 type TicketServiceServer interface {
 	// CreateTicket stores one ticket and its pending evaluation.
 	//
@@ -128,9 +130,9 @@ type TicketServiceServer interface {
 	// BatchCreateTickets stores up to 500 tickets, all or none. Each may carry its own `request_id`; the
 	// `Idempotency-Key` header is refused here, because it names one request and not the tickets of it.
 	BatchCreateTickets(context.Context, *BatchCreateTicketsRequest) (*BatchCreateTicketsResponse, error)
-	// GetTicket returns one ticket of the caller's, with its evaluation.
+	// GetTicket returns one ticket, with its evaluation. A ticket that is not the caller's to see is not found.
 	GetTicket(context.Context, *GetTicketRequest) (*Ticket, error)
-	// ListTickets returns the caller's tickets, newest first. A page may hold fewer tickets than asked for, or
+	// ListTickets returns the tickets that the caller may see, newest first. A page may hold fewer tickets than asked for, or
 	// none, and still be followed by another: only an empty `next_page_token` ends the list.
 	ListTickets(context.Context, *ListTicketsRequest) (*ListTicketsResponse, error)
 	// ListEvaluations returns what each evaluator version has made of one ticket, the active version first,
