@@ -8,7 +8,9 @@ CREATE TABLE ticket (
   message       text NOT NULL,
   content_hash  bytea NOT NULL CHECK (octet_length(content_hash) = 32),
   trace_context text NOT NULL DEFAULT '',
-  created_at    timestamptz NOT NULL DEFAULT now()
+  created_at    timestamptz NOT NULL DEFAULT now(),
+  erased_at     timestamptz, -- its text is gone for good; all that else is known of it stays
+  CHECK (erased_at IS NULL OR subject = '' AND message = '')
 );
 -- A client's tickets, newest first: the order of ListTickets.
 CREATE INDEX ticket_client_created ON ticket (client_id, created_at, id);

@@ -111,7 +111,7 @@ LANGUAGE sql STABLE AS $$
   WHERE NOT EXISTS (
     SELECT FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'transactionid' AND l.transactionid = r.xid::xid AND l.mode = 'ExclusiveLock' AND l.granted
-      AND (a.datname <> current_database() OR a.backend_type = 'autovacuum worker'))
+      AND (a.datname <> current_database() OR a.usesysid IS NULL)) -- an autovacuum's: its kind is for superusers to see
 $$;
 
 -- Work that a job has asked for, as long as nobody else did: a new identical ticket takes it over into the live lane.

@@ -163,3 +163,34 @@ func TestWaitEndsWhenSomebodyElseHasMigrated(t *testing.T) {
 		t.Errorf("it ended with %v, saying %q", err, last)
 	}
 }
+
+// Whoever owns the tables need not be a superuser. Where it may not make the services' roles it says what to do.
+func TestMigrationsNeedNoSuperuser(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t, pgtest.Options{})
+	roles := []string{string(pgtest.TicketAPI), string(pgtest.EvaluatorWorker), string(pgtest.Sweeper), string(pgtest.Admin)}
+	for _, role := range roles {
+		execute(t, server.URL(), "ALTER ROLE "+role+" RENAME TO of_the_template_"+role)
+	}
+	execute(t, server.URL(), "CREATE ROLE owner LOGIN")
+	execute(t, server.URL(), "CREATE DATABASE owned OWNER owner TEMPLATE template0")
+	url := strings.NewReplacer("//postgres@", "//owner@", "/postgres?", "/owned?").Replace(server.URL())
+
+	_, err := migrations.Up(t.Context(), url)
+	if err == nil {
+		t.Fatal("roles were made by who may not")
+	}
+	for _, role := range roles {
+		create := "CREATE ROLE " + role + " NOLOGIN;"
+		if !strings.Contains(err.Error(), create) {
+			t.Errorf("%v does not say: %s", err, create)
+		}
+		execute(t, server.URL(), create)
+	}
+	if _, err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range roles {
+		execute(t, pgtest.As(strings.Replace(url, "//owner@", "//postgres@", 1), pgtest.Role(role)), "SELECT FROM ticket, goose_db_version")
+	}
+}

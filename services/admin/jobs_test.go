@@ -26,7 +26,7 @@ func startReplica(t *testing.T, database, hash string) *replica {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{
-		asService + "=1", "EVALONCE_DATABASE_URL=" + database, "EVALONCE_ADMIN_TOKENS=ana=" + hash, "EVALONCE_PLAINTEXT=true", "EVALONCE_HEALTH_ADDRESS=127.0.0.1:0",
+		asService + "=1", "EVALONCE_DATABASE_URL=" + pgtest.As(database, pgtest.Admin), "EVALONCE_ADMIN_TOKENS=ana=" + hash, "EVALONCE_PLAINTEXT=true", "EVALONCE_HEALTH_ADDRESS=127.0.0.1:0",
 		"EVALONCE_GRPC_ADDRESS=127.0.0.1:0", "EVALONCE_HTTP_ADDRESS=127.0.0.1:0",
 	}
 	stderr, err := cmd.StderrPipe()

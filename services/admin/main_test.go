@@ -35,7 +35,7 @@ func TestTheServiceServesUntilItIsTold(t *testing.T) {
 	token, hash := rpc.MintToken()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{
-		asService + "=1", "EVALONCE_DATABASE_URL=" + pgtest.URL(t), "EVALONCE_ADMIN_TOKENS=ana=" + hash,
+		asService + "=1", "EVALONCE_DATABASE_URL=" + pgtest.As(pgtest.URL(t), pgtest.Admin), "EVALONCE_ADMIN_TOKENS=ana=" + hash,
 		"EVALONCE_GRPC_ADDRESS=127.0.0.1:0", "EVALONCE_HTTP_ADDRESS=127.0.0.1:0", "EVALONCE_PLAINTEXT=true", "EVALONCE_HEALTH_ADDRESS=127.0.0.1:0",
 	}
 	stderr, err := cmd.StderrPipe()

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"
+	"github.com/evalonce/evalonce/pkg/pgtest"
 )
 
 const asSweeper = "EVALONCE_TEST_AS_SWEEPER"
@@ -37,7 +38,7 @@ func (w *world) command(ctx context.Context, environ []string, args ...string) *
 		w.t.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Env = append([]string{asSweeper + "=1", "PATH=" + os.Getenv("PATH"), "EVALONCE_DATABASE_URL=" + w.url}, environ...)
+	cmd.Env = append([]string{asSweeper + "=1", "PATH=" + os.Getenv("PATH"), "EVALONCE_DATABASE_URL=" + pgtest.As(w.url, pgtest.Sweeper)}, environ...)
 	return cmd
 }
 

@@ -169,7 +169,7 @@ func TestReconcileWalksOverAllPages(t *testing.T) {
 			w.submit(name, "v1", 1700, age)
 		}
 	}
-	n, err := reconcile.Run(t.Context(), w.db, 48*time.Hour)
+	n, err := reconcile.Run(t.Context(), w.service, 48*time.Hour)
 	if err != nil || n != 3*1700 {
 		t.Errorf("reconciled %d, %v; want %d", n, err, 3*1700)
 	}
@@ -325,7 +325,7 @@ func TestStopped(t *testing.T) {
 	w.lose("lost", "v1", 1)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("told to stop"))
-	s := sweep(ctx, w.db, config48h())
+	s := sweep(ctx, w.service, config48h())
 	s.DurationMS = 0
 	want(t, s, summary{Skipped: []string{
 		"reclaim: told to stop", "prune: told to stop", "partitions: told to stop", "reconcile: told to stop",

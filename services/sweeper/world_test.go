@@ -27,6 +27,7 @@ type world struct {
 	t        *testing.T
 	url      string
 	db       *pgxpool.Pool
+	service  *pgxpool.Pool // with the rights of a sweeper
 	versions map[string]evaluation.Version
 }
 
@@ -35,6 +36,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, url: pgtest.URL(t), versions: map[string]evaluation.Version{}}
 	w.db = pgtest.Pool(t, w.url)
+	w.service = pgtest.PoolAs(t, w.db, pgtest.Sweeper)
 	for _, v := range []evaluation.Version{
 		{ID: "v1", UnknownPolicy: evaluation.Resend, MaxUnknownCalls: 2},
 		{ID: "hold", UnknownPolicy: evaluation.Hold},
@@ -229,7 +231,7 @@ func (w *world) sweep(change ...func(*Config)) summary {
 	for _, c := range change {
 		c(&cfg)
 	}
-	s := sweep(w.t.Context(), w.db, cfg)
+	s := sweep(w.t.Context(), w.service, cfg)
 	if s.DurationMS < 0 {
 		w.t.Errorf("took %d ms", s.DurationMS)
 	}

@@ -37,7 +37,7 @@ func TestTheProcess(t *testing.T) {
 	token, hash := rpc.MintToken()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = []string{
-		asTicketAPI + "=1", "EVALONCE_DATABASE_URL=" + pgtest.URL(t), "EVALONCE_API_TOKENS=acme=" + hash,
+		asTicketAPI + "=1", "EVALONCE_DATABASE_URL=" + pgtest.As(pgtest.URL(t), pgtest.TicketAPI), "EVALONCE_API_TOKENS=acme=" + hash,
 		"EVALONCE_GRPC_ADDRESS=127.0.0.1:0", "EVALONCE_HTTP_ADDRESS=127.0.0.1:0", "EVALONCE_PLAINTEXT=true", "EVALONCE_HEALTH_ADDRESS=127.0.0.1:0",
 	}
 	stderr, err := cmd.StderrPipe()

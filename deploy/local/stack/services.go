@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/providersim"
 )
 
@@ -23,15 +24,15 @@ type API struct {
 // StartTicketAPI starts a ticket-api that knows the tokens, in the form of EVALONCE_API_TOKENS. More of the
 // environment may be given, here and below; the last of two values counts.
 func (s *Stack) StartTicketAPI(ctx context.Context, tokens string, env ...string) (*API, error) {
-	return s.startAPI(ctx, "ticket-api", append([]string{"EVALONCE_API_TOKENS=" + tokens}, env...))
+	return s.startAPI(ctx, "ticket-api", pgtest.TicketAPI, append([]string{"EVALONCE_API_TOKENS=" + tokens}, env...))
 }
 
 // StartAdmin starts an admin that knows the tokens, in the form of EVALONCE_ADMIN_TOKENS.
 func (s *Stack) StartAdmin(ctx context.Context, tokens string, env ...string) (*API, error) {
-	return s.startAPI(ctx, "admin", append([]string{"EVALONCE_ADMIN_TOKENS=" + tokens}, env...))
+	return s.startAPI(ctx, "admin", pgtest.Admin, append([]string{"EVALONCE_ADMIN_TOKENS=" + tokens}, env...))
 }
 
-func (s *Stack) startAPI(ctx context.Context, binary string, env []string) (*API, error) {
+func (s *Stack) startAPI(ctx context.Context, binary string, role pgtest.Role, env []string) (*API, error) {
 	grpc, err := s.FreeAddress(ctx)
 	if err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func (s *Stack) startAPI(ctx context.Context, binary string, env []string) (*API
 	p, err := s.Start(ctx, Spec{
 		Name: s.name(binary), Binary: binary, Ready: "http://" + http + "/readyz",
 		Env: append([]string{
-			s.databaseEnv(), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http, "EVALONCE_HEALTH_ADDRESS=" + health, "EVALONCE_PLAINTEXT=true",
+			s.databaseAs(ctx, role), "EVALONCE_GRPC_ADDRESS=" + grpc, "EVALONCE_HTTP_ADDRESS=" + http, "EVALONCE_HEALTH_ADDRESS=" + health, "EVALONCE_PLAINTEXT=true",
 		}, env...),
 	})
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *Stack) StartWorker(ctx context.Context, endpoint Endpoint, env ...strin
 	return s.Start(ctx, Spec{
 		Name: s.name("evaluator-worker"), Binary: "evaluator-worker", Ready: "http://" + health + "/readyz", Grace: grace,
 		Env: append([]string{
-			s.databaseEnv(), "EVALONCE_HEALTH_ADDRESS=" + health,
+			s.databaseAs(ctx, pgtest.EvaluatorWorker), "EVALONCE_HEALTH_ADDRESS=" + health,
 			"EVALONCE_OPENAI_BASE_URL=" + endpoint.BaseURL, "EVALONCE_OPENAI_API_KEY=" + endpoint.APIKey,
 			"EVALONCE_SHUTDOWN_GRACE=5s",
 		}, env...),
@@ -84,13 +85,13 @@ func (s *Stack) StartWorker(ctx context.Context, endpoint Endpoint, env ...strin
 func (s *Stack) StartSweeper(ctx context.Context, interval time.Duration, env ...string) (*Process, error) {
 	return s.Start(ctx, Spec{
 		Name: s.name("sweeper"), Binary: "sweeper", Args: []string{"--interval", interval.String()},
-		Env: append([]string{s.databaseEnv()}, env...),
+		Env: append([]string{s.databaseAs(ctx, pgtest.Sweeper)}, env...),
 	})
 }
 
 // Sweep runs a sweeper once and returns what it printed.
 func (s *Stack) Sweep(ctx context.Context, env ...string) ([]byte, error) {
-	return s.Run(ctx, Spec{Name: s.name("sweep"), Binary: "sweeper", Env: append([]string{s.databaseEnv()}, env...)})
+	return s.Run(ctx, Spec{Name: s.name("sweep"), Binary: "sweeper", Env: append([]string{s.databaseAs(ctx, pgtest.Sweeper)}, env...)})
 }
 
 // Simulator is a running provider simulator.

@@ -3,6 +3,7 @@
 //
 // What it guarantees:
 //
+//   - A service has the rights of its own role in the database, and no others.
 //   - A process that is returned is ready, and one that does not get there is reported with the end of its log.
 //   - Processes end in the reverse order of their start, by SIGTERM, and by SIGKILL after their grace.
 //   - None outlives the process that started it by more than some seconds, not even when that one is killed.
@@ -18,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/evalonce/evalonce/pkg/pgtest"
 )
@@ -149,11 +152,33 @@ func reachable(dir string) bool {
 
 // Migrate brings the database to the schema of the binaries.
 func (s *Stack) Migrate(ctx context.Context) error {
-	_, err := s.Run(ctx, Spec{Name: "migrate", Binary: "migrate", Args: []string{"up"}, Env: []string{s.databaseEnv()}})
+	_, err := s.Run(ctx, Spec{Name: "migrate", Binary: "migrate", Args: []string{"up"}, Env: []string{databaseEnv(s.DatabaseURL())}})
 	return err
 }
 
-func (s *Stack) databaseEnv() string { return "EVALONCE_DATABASE_URL=" + s.DatabaseURL() }
+// databaseAs is what tells a service where its database is: under its own role, unless whom the database is used as may
+// not take it on.
+func (s *Stack) databaseAs(ctx context.Context, role pgtest.Role) string {
+	url := s.DatabaseURL()
+	if mayNotBe(ctx, url, role) {
+		return databaseEnv(url)
+	}
+	return databaseEnv(pgtest.As(url, role))
+}
+
+// mayNotBe is false also when nobody answers: a service that is started then has to come up when somebody does.
+func mayNotBe(ctx context.Context, url string, role pgtest.Role) bool {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var member bool
+	err = conn.QueryRow(ctx, "SELECT coalesce((SELECT pg_has_role(oid, 'MEMBER') FROM pg_roles WHERE rolname = $1), false)", string(role)).Scan(&member)
+	return err == nil && !member
+}
+
+func databaseEnv(url string) string { return "EVALONCE_DATABASE_URL=" + url }
 
 func (s *Stack) cleanup(f func(context.Context) error) {
 	s.mu.Lock()

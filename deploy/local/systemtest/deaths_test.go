@@ -15,6 +15,7 @@ import (
 
 	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
+	"github.com/evalonce/evalonce/pkg/pgtest"
 )
 
 // crashAt begins the entry of an environment that says where to die.
@@ -59,7 +60,7 @@ func (s *system) launchWorker(name string, env ...string) *stack.Process {
 	return s.launch(stack.Spec{
 		Name: name, Binary: "evaluator-worker",
 		Env: append([]string{
-			"EVALONCE_DATABASE_URL=" + s.stack.DatabaseURL(), "EVALONCE_HEALTH_ADDRESS=" + health,
+			"EVALONCE_DATABASE_URL=" + pgtest.As(s.stack.DatabaseURL(), pgtest.EvaluatorWorker), "EVALONCE_HEALTH_ADDRESS=" + health,
 			"EVALONCE_OPENAI_BASE_URL=" + s.sim.URL() + "/v1", "EVALONCE_OPENAI_API_KEY=sk-test", "EVALONCE_POLL_INTERVAL=100ms",
 		}, env...),
 	})

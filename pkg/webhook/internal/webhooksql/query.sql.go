@@ -1201,7 +1201,7 @@ WITH era AS MATERIALIZED (
            'class', o.last_class, 'reason', o.last_reason,
            'dead_time', to_char(o.dead_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) END AS dead_letter
   FROM ROWS FROM (unnest($1::uuid[]), unnest($2::text[])) AS u(ticket_id, key)
-  CROSS JOIN LATERAL (SELECT id, client_id, external_id, subject, message, content_hash, trace_context, created_at FROM ticket t WHERE t.id = u.ticket_id LIMIT 1) t -- looked up one by one, as all else here
+  CROSS JOIN LATERAL (SELECT id, client_id, external_id, subject, message, content_hash, trace_context, created_at, erased_at FROM ticket t WHERE t.id = u.ticket_id LIMIT 1) t -- looked up one by one, as all else here
   LEFT JOIN LATERAL (SELECT idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score, model_version, prompt_version, policy_version, priority, queue, model_call_id, computed_at FROM evaluation_result r WHERE r.idempotency_key = u.key LIMIT 1) r ON true
   LEFT JOIN LATERAL (SELECT idempotency_key, content_hash, ticket_id, version_id, route, lane, status, attempts, unknown_calls, available_at, lease_id, locked_by, locked_until, last_class, last_reason, last_error, trace_context, created_at, dead_at, owner, note, job_id, discarded_at FROM evaluation_outbox o WHERE o.idempotency_key = u.key AND o.status = 'dead' LIMIT 1) o ON r.idempotency_key IS NULL
   WHERE (r.idempotency_key IS NOT NULL OR o.idempotency_key IS NOT NULL)

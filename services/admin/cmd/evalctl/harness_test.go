@@ -34,7 +34,7 @@ type operator struct {
 
 func newOperator(t *testing.T) *operator {
 	t.Helper()
-	db := pgtest.New(t)
+	db := pgtest.PoolAs(t, pgtest.New(t), pgtest.Admin)
 	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) })
 }
 

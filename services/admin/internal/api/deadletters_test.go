@@ -18,6 +18,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"
 	"github.com/evalonce/evalonce/pkg/jobdb"
+	"github.com/evalonce/evalonce/pkg/pgtest"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/services/admin/internal/job"
 	"github.com/evalonce/evalonce/services/admin/internal/replay"
@@ -63,7 +64,7 @@ func (a *adminAPI) replicasThat(n int, step job.Step) {
 	a.t.Helper()
 	for i := range n {
 		r := job.New(job.Options{
-			DB: a.db, Steps: map[jobdb.Kind]job.Step{jobdb.Replay: step}, Worker: fmt.Sprint("replica ", i),
+			DB: pgtest.PoolAs(a.t, a.db, pgtest.Admin), Steps: map[jobdb.Kind]job.Step{jobdb.Replay: step}, Worker: fmt.Sprint("replica ", i),
 			Poll: 5 * time.Millisecond, Lease: time.Minute, Retry: time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		})
 		ctx, stop := context.WithCancel(context.WithoutCancel(a.t.Context()))

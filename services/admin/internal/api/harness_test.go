@@ -53,11 +53,12 @@ func start(t *testing.T) *adminAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
+	service := pgtest.PoolAs(t, a.db, pgtest.Admin)
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register: func(r grpc.ServiceRegistrar) { api.Register(r, a.db, awake{}) }, Gateways: api.Gateways(),
-		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: a.db.Ping,
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, service, awake{}) }, Gateways: api.Gateways(),
+		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: service.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/evalonce/evalonce/pkg/jobdb"
+	"github.com/evalonce/evalonce/pkg/pgtest"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 	"github.com/evalonce/evalonce/services/admin/internal/job"
 	"github.com/evalonce/evalonce/services/admin/internal/redecide"
@@ -132,7 +133,7 @@ func (a *adminAPI) results(department string, n, urgent int) {
 // runJobs works on the jobs of policies until the test ends.
 func (a *adminAPI) runJobs(settle time.Duration) {
 	runner := job.New(job.Options{
-		DB: a.db, Steps: map[jobdb.Kind]job.Step{jobdb.Policy: redecide.Step(settle)}, Worker: "test",
+		DB: pgtest.PoolAs(a.t, a.db, pgtest.Admin), Steps: map[jobdb.Kind]job.Step{jobdb.Policy: redecide.Step(settle)}, Worker: "test",
 		Poll: 10 * time.Millisecond, Lease: time.Minute, Retry: time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.WithoutCancel(a.t.Context()))

@@ -80,7 +80,7 @@ func (r *rig) exec(sql string, args ...any) {
 func (r *rig) start(change ...func(*deliver.Options)) (stop func()) {
 	r.t.Helper()
 	o := deliver.Options{
-		DB: r.db, Sender: r.receivers, Keys: &r.keys, Name: uuid.NewString(), Concurrency: 8, PerEndpoint: 4,
+		DB: pgtest.PoolAs(r.t, r.db, pgtest.EvaluatorWorker), Sender: r.receivers, Keys: &r.keys, Name: uuid.NewString(), Concurrency: 8, PerEndpoint: 4,
 		PollInterval: 10 * time.Millisecond, Lease: time.Minute, Grace: time.Minute,
 	}
 	for _, c := range change {

@@ -126,7 +126,7 @@ func (r *rig) start(change ...func(*evaluate.Options)) (stop func()) {
 		r.t.Fatal(err)
 	}
 	pool := func() *pgxpool.Pool {
-		p, err := postgres.Open(r.t.Context(), postgres.Config{URL: r.url, MaxConns: 8})
+		p, err := postgres.Open(r.t.Context(), postgres.Config{URL: pgtest.As(r.url, pgtest.EvaluatorWorker), MaxConns: 8})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -134,7 +134,7 @@ func (r *rig) start(change ...func(*evaluate.Options)) (stop func()) {
 	}
 	claims, settles := pool(), pool()
 	o := evaluate.Options{
-		Claims: claims, Settles: settles, Listen: r.url, Providers: map[string]evaluate.Provider{"openai": openai},
+		Claims: claims, Settles: settles, Listen: pgtest.As(r.url, pgtest.EvaluatorWorker), Providers: map[string]evaluate.Provider{"openai": openai},
 		Name: uuid.NewString(), Concurrency: 16, Lease: 30 * time.Second, PollInterval: 20 * time.Millisecond, Grace: patience, Tracer: r.tracer,
 	}
 	for _, c := range change {

@@ -81,13 +81,14 @@ func serve(t *testing.T, db *pgxpool.Pool) *ticketAPI {
 	if err := keys.UnmarshalText([]byte("k=" + base64.StdEncoding.EncodeToString(make([]byte, 32)))); err != nil {
 		t.Fatal(err)
 	}
-	submitter := submit.New(db, submit.Options{Retention: time.Hour})
-	service := api.New(submitter, ticketdb.New(db), api.Limits{SubjectCharacters: 1000, MessageBytes: 64 << 10})
+	service := pgtest.PoolAs(t, db, pgtest.TicketAPI)
+	submitter := submit.New(service, submit.Options{Retention: time.Hour})
+	tickets := api.New(submitter, ticketdb.New(service), api.Limits{SubjectCharacters: 1000, MessageBytes: 64 << 10})
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register: api.Register(service, api.NewWebhooks(webhook.NewEndpoints(db, keys), false)), Gateways: api.Gateways(),
-		Authenticator: rpc.Grant(tokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: db.Ping,
+		Register: api.Register(tickets, api.NewWebhooks(webhook.NewEndpoints(service, keys), false)), Gateways: api.Gateways(),
+		Authenticator: rpc.Grant(tokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: service.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 3 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),

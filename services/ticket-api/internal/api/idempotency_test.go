@@ -192,7 +192,7 @@ func TestAKeyThatExpiresDuringTheCall(t *testing.T) {
 	a := start(t)
 	a.create(item("x", "k"))
 	_, err := a.db.Exec(t.Context(), `
-		CREATE FUNCTION prune() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM client_request; RETURN NULL; END $$;
+		CREATE FUNCTION prune() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN DELETE FROM client_request; RETURN NULL; END $$;
 		CREATE TRIGGER prune AFTER INSERT ON client_request FOR EACH STATEMENT EXECUTE FUNCTION prune()`)
 	if err != nil {
 		t.Fatal(err)

@@ -51,6 +51,7 @@ func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.NewServer(t, pgtest.Options{Dir: filepath.Join(dir, "postgres"), Port: int(address.Port)}) // the same database again
+	a.db.Reset()
 	a.create(item("during", "k"))
 	if got, want := a.rows(), [3]int{2, 1, 2}; got != want {
 		t.Errorf("stored %v, want %v", got, want)

@@ -57,7 +57,7 @@ func (w *world) promote(id string) {
 }
 
 func run(t *testing.T, db *pgxpool.Pool, retention time.Duration) *submit.Submitter {
-	s := submit.New(db, submit.Options{Retention: retention})
+	s := submit.New(pgtest.PoolAs(t, db, pgtest.TicketAPI), submit.Options{Retention: retention})
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
