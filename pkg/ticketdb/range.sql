@@ -4,7 +4,7 @@
 SELECT coalesce((SELECT min(w.xid) FROM running_writers() AS w(xid)), pg_snapshot_xmax(pg_current_snapshot())::text::bigint)::bigint AS horizon,
        now()::timestamptz AS at,
        (SELECT count(*) FROM ticket t
-        WHERE t.created_at >= @created_from AND t.created_at < @created_to
+        WHERE t.created_at >= @created_from AND t.created_at < @created_to AND t.erased_at IS NULL
           AND (@client_id::text = '' OR t.client_id = @client_id)) AS tickets;
 
 -- name: RangeOver :one
@@ -17,11 +17,12 @@ SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::bigint > @xid::bigint
 
 -- name: ScanRange :many
 -- The first tickets of a window, in the order of their creation: those alone that were written before the horizon, or
--- those alone that were not. xmin has the lower 32 bits of the writer, and 1 and 2 stand for one long ago.
+-- those alone that were not. xmin has the lower 32 bits of the writer, and 1 and 2 stand for one long ago. A ticket whose
+-- text is erased has nothing to evaluate.
 WITH seen AS MATERIALIZED (
   SELECT t.id, t.created_at, t.content_hash
   FROM ticket t
-  WHERE t.created_at >= @after_at AND t.created_at < @created_to
+  WHERE t.created_at >= @after_at AND t.created_at < @created_to AND t.erased_at IS NULL
     AND (t.created_at, t.id) > (@after_at::timestamptz, @after_id::uuid)
     AND (@client_id::text = '' OR t.client_id = @client_id)
     AND (t.xmin::text::bigint < 3
@@ -56,7 +57,7 @@ SELECT set_config('work_mem', '64MB', true), set_config('plan_cache_mode', 'forc
 WITH range AS MATERIALIZED (
   SELECT t.id, t.created_at, t.content_hash, octet_length(t.subject) + octet_length(t.message) AS bytes
   FROM ticket t
-  WHERE t.created_at >= @created_from AND t.created_at < @created_to
+  WHERE t.created_at >= @created_from AND t.created_at < @created_to AND t.erased_at IS NULL
     AND (@client_id::text = '' OR t.client_id = @client_id)
 ), content AS MATERIALIZED (
   SELECT content_hash, count(*) AS tickets, min(bytes) AS bytes FROM range GROUP BY content_hash

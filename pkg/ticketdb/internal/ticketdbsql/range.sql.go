@@ -16,7 +16,7 @@ const countRange = `-- name: CountRange :one
 WITH range AS MATERIALIZED (
   SELECT t.id, t.created_at, t.content_hash, octet_length(t.subject) + octet_length(t.message) AS bytes
   FROM ticket t
-  WHERE t.created_at >= $1 AND t.created_at < $2
+  WHERE t.created_at >= $1 AND t.created_at < $2 AND t.erased_at IS NULL
     AND ($3::text = '' OR t.client_id = $3)
 ), content AS MATERIALIZED (
   SELECT content_hash, count(*) AS tickets, min(bytes) AS bytes FROM range GROUP BY content_hash
@@ -122,7 +122,7 @@ const rangeHorizon = `-- name: RangeHorizon :one
 SELECT coalesce((SELECT min(w.xid) FROM running_writers() AS w(xid)), pg_snapshot_xmax(pg_current_snapshot())::text::bigint)::bigint AS horizon,
        now()::timestamptz AS at,
        (SELECT count(*) FROM ticket t
-        WHERE t.created_at >= $1 AND t.created_at < $2
+        WHERE t.created_at >= $1 AND t.created_at < $2 AND t.erased_at IS NULL
           AND ($3::text = '' OR t.client_id = $3)) AS tickets
 `
 
@@ -173,7 +173,7 @@ const scanRange = `-- name: ScanRange :many
 WITH seen AS MATERIALIZED (
   SELECT t.id, t.created_at, t.content_hash
   FROM ticket t
-  WHERE t.created_at >= $5 AND t.created_at < $6
+  WHERE t.created_at >= $5 AND t.created_at < $6 AND t.erased_at IS NULL
     AND (t.created_at, t.id) > ($5::timestamptz, $7::uuid)
     AND ($8::text = '' OR t.client_id = $8)
     AND (t.xmin::text::bigint < 3
@@ -221,7 +221,8 @@ type ScanRangeRow struct {
 }
 
 // The first tickets of a window, in the order of their creation: those alone that were written before the horizon, or
-// those alone that were not. xmin has the lower 32 bits of the writer, and 1 and 2 stand for one long ago.
+// those alone that were not. xmin has the lower 32 bits of the writer, and 1 and 2 stand for one long ago. A ticket whose
+// text is erased has nothing to evaluate.
 func (q *Queries) ScanRange(ctx context.Context, arg ScanRangeParams) ([]ScanRangeRow, error) {
 	rows, err := q.db.Query(ctx, scanRange,
 		arg.States,

@@ -240,6 +240,9 @@ func TestAJobDoesWhatItsPreviewSaid(t *testing.T) {
 	a.mustAnswer(outbox.Live, 8, "technical")
 	a.stock("d", 0, 5) // the texts of the first five once more
 	a.stock("d", 20, 24)
+	a.stock("gone", 24, 26)
+	a.exec(`DELETE FROM evaluation_outbox WHERE ticket_id IN (SELECT id FROM ticket WHERE client_id = 'gone')`)
+	a.exec(`UPDATE ticket SET subject = '', message = '', erased_at = now() WHERE client_id = 'gone'`)
 	a.exec(`UPDATE evaluation_outbox SET status = 'dead', dead_at = now(), last_class = 'permanent', last_reason = 'refusal', attempts = 1
 		WHERE idempotency_key = (SELECT min(idempotency_key) FROM evaluation_outbox)`)
 	a.runJobs("one")
