@@ -20,11 +20,15 @@ const (
 	jobRetry = time.Second
 	// jobLease is how long a job rests whose replica has died. A chunk may take longer: its lock keeps others away.
 	jobLease = 5 * time.Second
-	// jobStatement bounds one statement of a chunk.
+	// jobStatement bounds one statement of a chunk, with its wait for locks.
 	jobStatement = time.Minute
 	// A replica that is frozen in a chunk, or cut off, must not hold its locks for longer: others wait for them, and
 	// clients who create the same ticket.
 	idleInTransaction = 5 * time.Second
+	// A call may compute between its statements; one that is frozen holds its locks for this long.
+	idleInCall = time.Minute
+	// A call that waits for longer gives way, and is to be made again.
+	lockTimeout = 10 * time.Second
 )
 
 // openJobs returns what works on jobs, and the connections that it has for that alone: no call waits for a chunk.

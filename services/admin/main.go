@@ -43,6 +43,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
+		LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInCall,
 	})
 	if err != nil {
 		return err

@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel"
 
 	"github.com/evalonce/evalonce/pkg/config"
 	"github.com/evalonce/evalonce/pkg/health"
-	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/schema"
 	"github.com/evalonce/evalonce/pkg/telemetry"
@@ -24,12 +22,7 @@ import (
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
 )
 
-const (
-	serviceName = "evaluator-worker"
-	// A worker that is frozen in a transaction, or cut off, must not hold its locks for longer: others wait for them,
-	// and clients who create the same ticket. One that goes on afterwards tries again.
-	idleInTransaction = 5 * time.Second
-)
+const serviceName = "evaluator-worker"
 
 // version is set by the build.
 var version = "dev"
@@ -54,7 +47,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrUsage, err)
 	}
-	claims, settles, err := evaluate.OpenPools(ctx, postgres.Config{URL: cfg.DatabaseURL, AppName: serviceName, IdleInTransactionTimeout: idleInTransaction})
+	claims, settles, err := evaluate.OpenPools(ctx, cfg.database())
 	if err != nil {
 		return err
 	}

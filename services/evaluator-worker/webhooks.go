@@ -13,9 +13,9 @@ const webhookConns = 4
 
 // openWebhooks makes the pool of webhooks, with connections of its own.
 func (c *Config) openWebhooks(ctx context.Context, name string) (*deliver.Pool, func(), error) {
-	db, err := postgres.Open(ctx, postgres.Config{
-		URL: c.DatabaseURL, MaxConns: webhookConns, AppName: serviceName + " webhooks", IdleInTransactionTimeout: idleInTransaction,
-	})
+	database := c.database()
+	database.MaxConns, database.AppName = webhookConns, database.AppName+" webhooks"
+	db, err := postgres.Open(ctx, database)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,8 +17,13 @@ import (
 
 const serviceName = "sweeper"
 
-// idleInTransaction bounds how long a process that is frozen, or cut off, holds locks that others wait for.
-const idleInTransaction = 5 * time.Second
+const (
+	// A process that is frozen, or cut off, must not hold its locks for longer: others wait for them.
+	idleInTransaction = 5 * time.Second
+	// What waits for longer, or takes longer, is left to the next sweep.
+	lockTimeout      = 20 * time.Second
+	statementTimeout = 5 * time.Minute
+)
 
 // version is set by the build.
 var version = "dev"
@@ -38,7 +43,10 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
-	pool, err := postgres.Open(ctx, postgres.Config{URL: cfg.DatabaseURL, MaxConns: 2, AppName: serviceName, IdleInTransactionTimeout: idleInTransaction})
+	pool, err := postgres.Open(ctx, postgres.Config{
+		URL: cfg.DatabaseURL, MaxConns: 2, AppName: serviceName,
+		StatementTimeout: statementTimeout, LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInTransaction,
+	})
 	if err != nil {
 		return err
 	}

@@ -11,15 +11,18 @@ import (
 	"github.com/evalonce/evalonce/pkg/postgres"
 )
 
-// idleInTransaction bounds how long a process that is frozen, or cut off, holds locks that workers and other clients
-// wait for.
-const idleInTransaction = 5 * time.Second
+const (
+	// A process that is frozen, or cut off, must not hold its locks for longer: workers and other clients wait for them.
+	idleInTransaction = 5 * time.Second
+	// Whoever waits for longer is told to call again.
+	lockTimeout = 10 * time.Second
+)
 
 // openDatabase opens the service's pool, and measures it until the meter provider ends.
 func openDatabase(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
-		IdleInTransactionTimeout: idleInTransaction,
+		LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInTransaction,
 	})
 	if err != nil {
 		return nil, err
