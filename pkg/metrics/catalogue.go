@@ -179,7 +179,7 @@ func worker() []Metric {
 
 func webhooks() []Metric {
 	reason := label("reason", None, "status", "redirect", "gone", "timeout", "dns", "address_denied", "scheme_denied", "connect", "tls",
-		"connection_lost", "secret_unreadable", "stopped")
+		"connection_lost", "stopped")
 	return []Metric{
 		{
 			Name: "evalonce.webhook.attempts", Unit: "{attempt}", Kind: Counter, Service: WorkerService, Labels: []Label{label("outcome", Delivered, Failed), reason},

@@ -19,6 +19,7 @@ import (
 // Claimed is leased work, with what is already known of its key.
 type Claimed struct {
 	Lease
+	Lane         Lane
 	ContentHash  content.Hash
 	TicketID     uuid.UUID
 	VersionID    string
@@ -138,7 +139,7 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
 	c.advance(began, from, rows)
-	return claimed(rows), nil
+	return c.claimed(rows), nil
 }
 
 // ClaimWithin is Claim in the caller's transaction, for calls that must not take more than a allows. Work whose answer
@@ -177,7 +178,7 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 	}
 	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
 	c.advance(began, from, rows)
-	all := claimed(rows)
+	all := c.claimed(rows)
 	for i := range all {
 		if all[i].CallID != uuid.Nil {
 			all[i].Tokens, all[i].Charged = within[i].Tokens, charged
@@ -206,11 +207,11 @@ func (c *Claimer) advance(began, from time.Time, rows []outboxsql.ClaimRow) {
 	}
 }
 
-func claimed(rows []outboxsql.ClaimRow) []Claimed {
+func (c *Claimer) claimed(rows []outboxsql.ClaimRow) []Claimed {
 	claimed := make([]Claimed, len(rows))
 	for i, r := range rows {
 		claimed[i] = Claimed{
-			Lease:       Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID},
+			Lease: Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID}, Lane: c.lane,
 			ContentHash: content.Hash(r.ContentHash), TicketID: r.TicketID, VersionID: r.VersionID,
 			Subject: r.Subject, Message: r.Message,
 			Attempts: int(r.Attempts), UnknownCalls: int(r.UnknownCalls),

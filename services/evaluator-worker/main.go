@@ -64,12 +64,16 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer closeWebhooks()
+	measured, err := measureEvaluations(claims, settles)
+	if err != nil {
+		return err
+	}
 	worker := evaluate.New(evaluate.Options{
 		Claims: claims, Settles: settles, Listen: cfg.listenURL(),
 		Providers: providers, Routes: cfg.Routes,
 		Name: name, Concurrency: cfg.Concurrency, Lease: cfg.Lease, PollInterval: cfg.PollInterval,
 		Grace: cfg.ShutdownGrace, Tracer: otel.Tracer(serviceName), LinkFollowers: telemetry.Exporting(environ),
-		Told: webhooks.Wake,
+		Told: webhooks.Wake, Metrics: measured,
 	})
 	group := process.NewGroup(ctx)
 	if cfg.HealthAddress != "" {

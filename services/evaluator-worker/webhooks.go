@@ -19,10 +19,15 @@ func (c *Config) openWebhooks(ctx context.Context, name string) (*deliver.Pool, 
 	if err != nil {
 		return nil, nil, err
 	}
+	measured, err := measureWebhooks(db)
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
 	client := webhook.NewClient(webhook.ClientOptions{AllowHTTP: c.WebhookAllowHTTP, Allow: c.WebhookAllowNetworks, Timeout: webhook.Timeout})
 	pool := deliver.New(deliver.Options{
 		DB: db, Sender: client, Keys: &c.WebhookKeys, Name: name, Concurrency: c.WebhookConcurrency, PerEndpoint: c.WebhookEndpointConcurrency,
-		PollInterval: c.PollInterval, Lease: c.Lease, Grace: webhook.Timeout,
+		PollInterval: c.PollInterval, Lease: c.Lease, Grace: webhook.Timeout, Metrics: measured,
 	})
 	return pool, func() { client.Close(); db.Close() }, nil
 }

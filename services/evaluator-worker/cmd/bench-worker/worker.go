@@ -10,9 +10,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/evaluate"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
@@ -72,12 +74,16 @@ func start(ctx context.Context, o options, p *provider) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	measured, err := metrics.NewWorker(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("bench"))
+	if err != nil {
+		return nil, err
+	}
 	engine := evaluate.New(evaluate.Options{
 		Claims: w.claims, Settles: w.settles, Listen: o.url,
 		Providers: map[string]evaluate.Provider{"openai": p, "openai_responses": p, "anthropic": p},
 		Name:      "bench/" + uuid.NewString(), Concurrency: o.concurrency,
 		Lease: evaluate.DefaultLease, PollInterval: evaluate.DefaultPollInterval, Grace: o.timeout,
-		Tracer: noop.NewTracerProvider().Tracer(""),
+		Tracer: noop.NewTracerProvider().Tracer(""), Metrics: measured,
 	})
 	ctx, w.stop = context.WithCancel(context.WithoutCancel(ctx))
 	w.end = sync.OnceValue(func() error {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/evalonce/evalonce/pkg/crashpoint"
+	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
@@ -38,6 +39,7 @@ type Options struct {
 	PollInterval time.Duration
 	Lease        time.Duration
 	Grace        time.Duration // for running requests, once stopping
+	Metrics      *metrics.Webhooks
 }
 
 // SaveMost bounds how long a stopping pool tries to write what it has, once its requests have ended.
@@ -194,7 +196,9 @@ func (p *Pool) attempt(ctx context.Context, c webhook.Claimed) webhook.Made {
 	case ctx.Err() != nil:
 		made.Attempt.Reason = webhook.Stopped
 	default:
+		began := time.Now()
 		made.Attempt = p.Sender.Send(ctx, message)
+		p.Metrics.Attempted(ctx, string(made.Attempt.Reason), time.Since(began))
 		crashpoint.Pass(crashpoint.DeliverReturned)
 	}
 	return made
@@ -247,6 +251,7 @@ func (p *Pool) settle(ctx context.Context, group []webhook.Made) {
 		if err == nil {
 			crashpoint.Pass(crashpoint.DeliverSettleCommitted)
 			for _, d := range disabled {
+				p.Metrics.Disabled(ctx, d.Reason)
 				slog.WarnContext(ctx, "a webhook endpoint is disabled",
 					slog.Any("endpoint", d.EndpointID), slog.String("client", d.ClientID), slog.String("reason", d.Reason))
 			}

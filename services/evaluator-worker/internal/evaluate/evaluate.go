@@ -41,6 +41,8 @@ type item struct {
 	terms
 	span   trace.Span
 	decide func(evaluation.Answer) evaluation.Decision
+
+	claimedAt, calledAt, returnedAt time.Time // the latter two are zero where no call was made
 }
 
 // terms are what a claim was made under.
@@ -93,7 +95,9 @@ func (w *Worker) evaluate(ctx context.Context, it *item, timeout time.Duration) 
 		return s
 	}
 	crashpoint.Pass(crashpoint.CallSending)
+	it.calledAt = time.Now()
 	response, err := provider.Call(ctx, inference.Request{Version: it.version, Text: text, CallID: it.CallID})
+	it.returnedAt = time.Now()
 	crashpoint.Pass(crashpoint.CallReturned)
 	return judge(it, it.CallID, response, err)
 }

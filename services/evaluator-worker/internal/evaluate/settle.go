@@ -133,6 +133,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 // written before that, or not at all.
 func (w *Worker) write(ctx context.Context, group []settlement) error {
 	told := 0
+	var done written
 	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
 		crashpoint.Pass(crashpoint.SettleBegun)
 		down, err := route.Hold(ctx, tx, blamed(group))
@@ -144,19 +145,19 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 			return err
 		}
 		c := changesOf(group, down, tried)
-		if _, err := outbox.Finish(ctx, tx, c.finished); err != nil {
+		if done.finished, err = outbox.Finish(ctx, tx, c.finished); err != nil {
 			return err
 		}
 		crashpoint.PassIf(len(c.finished) > 0, crashpoint.SettleFinished)
-		if _, err := outbox.PutBack(ctx, tx, c.retries); err != nil {
+		if done.putBack, err = outbox.PutBack(ctx, tx, c.retries); err != nil {
 			return err
 		}
 		crashpoint.PassIf(len(c.retries) > 0, crashpoint.SettlePutBack)
-		if _, err := outbox.Bury(ctx, tx, c.burials); err != nil {
+		if done.buried, err = outbox.Bury(ctx, tx, c.burials); err != nil {
 			return err
 		}
 		crashpoint.PassIf(len(c.burials) > 0, crashpoint.SettleBuried)
-		if _, err := outbox.Release(ctx, tx, c.released); err != nil {
+		if done.released, err = outbox.Release(ctx, tx, c.released); err != nil {
 			return err
 		}
 		crashpoint.PassIf(len(c.released) > 0, crashpoint.SettleReleased)
@@ -181,6 +182,7 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 		return err
 	})
 	if err == nil {
+		w.measure(ctx, group, done)
 		w.told(told)
 	}
 	return err

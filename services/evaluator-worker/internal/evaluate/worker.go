@@ -19,6 +19,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
+	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/policy"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -46,6 +47,7 @@ type Options struct {
 	Tracer        trace.Tracer
 	LinkFollowers bool   // look up every ticket that an evaluation serves, to link its trace
 	Told          func() // is called when webhooks have been written; nil when nobody wants to know
+	Metrics       *metrics.Worker
 }
 
 // What a worker does unless it is told otherwise.
@@ -115,11 +117,15 @@ func (w *Worker) Run(ctx context.Context) error {
 		settling.Go(func() { w.settleAll(upkeep) })
 	}
 
+	unobserve, err := w.Metrics.ObserveRunning(w.running)
+	if err != nil {
+		return fmt.Errorf("measure the calls under way: %w", err)
+	}
 	claiming, claimCtx := errgroup.WithContext(ctx)
 	claiming.Go(func() error { return w.listen(claimCtx) })
 	claiming.Go(func() error { return w.reclaims(claimCtx) })
 	claiming.Go(func() error { return w.serveRoutes(claimCtx, calls, claiming) })
-	err := claiming.Wait()
+	err = claiming.Wait()
 
 	grace := time.AfterFunc(w.Grace, func() { cutCalls(errStopping) })
 	for _, l := range w.allLines() {
@@ -133,7 +139,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	giveUp.Stop()
 	stopUpkeep()
 	heartbeat.Wait()
-	return err
+	return errors.Join(err, unobserve())
 }
 
 // line is a route as this worker serves it.
@@ -150,6 +156,7 @@ type line struct {
 	state   atomic.Pointer[route.Route]
 	stateAt atomic.Int64  // when state was read, in Unix nanoseconds of this process's clock
 	dirty   atomic.Bool   // the row counts failures that a success must clear
+	under   atomic.Int64  // evaluations under way
 	suspect atomic.Int64  // failures that the route may be to blame for and that it has not been told of yet
 	crowded atomic.Bool   // a claim was cut short until calls of the route end
 	pause   time.Duration // until the next claim is worth it, after one that limits have cut short
@@ -265,7 +272,8 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		timeout := l.state.Load().CallTimeout
 		for _, it := range items {
 			l.running.Go(func() {
-				defer func() { <-l.slots }()
+				l.under.Add(1)
+				defer func() { l.under.Add(-1); <-l.slots }()
 				_ = roomy(0)
 				s := w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
 				if s.blamesRoute() {
@@ -449,7 +457,9 @@ func (l *line) claimBulk(ctx context.Context, most int, claim claimer) ([]outbox
 // begin takes claimed rows into this worker's care.
 func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t terms) ([]*item, error) {
 	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimCommitted)
+	w.measureClaim(ctx, l, rows)
 	items := make([]*item, 0, len(rows))
+	now := time.Now()
 	var problem error
 	w.mu.Lock()
 	for _, r := range rows {
@@ -457,7 +467,7 @@ func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t te
 	}
 	w.mu.Unlock()
 	for _, r := range rows {
-		it := &item{Claimed: r, route: l.name, terms: t, decide: w.decide}
+		it := &item{Claimed: r, route: l.name, terms: t, decide: w.decide, claimedAt: now}
 		v, err := w.version(ctx, r.VersionID)
 		if err != nil {
 			problem = err
@@ -532,6 +542,7 @@ func (w *Worker) forget(ctx context.Context, lost []uuid.UUID) {
 		}
 	}
 	if n > 0 {
+		w.Metrics.LostLeases(ctx, n)
 		slog.WarnContext(ctx, "lost leases: others may evaluate the same work by now", slog.Int("leases", n))
 	}
 }
@@ -554,6 +565,7 @@ func (w *Worker) reclaims(ctx context.Context) error {
 			slog.WarnContext(ctx, "cannot reclaim expired leases", slog.Any("error", err))
 		case r != outbox.Reclaimed{}:
 			crashpoint.Pass(crashpoint.ReclaimCommitted)
+			w.Metrics.Reclaimed(ctx, r.Pending, r.Dead, r.Unknown)
 			slog.WarnContext(ctx, "reclaimed expired leases", slog.Int("pending", r.Pending), slog.Int("dead", r.Dead), slog.Int("unknown_calls", r.Unknown))
 			w.wakeAll()
 		}

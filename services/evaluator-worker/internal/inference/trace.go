@@ -43,7 +43,7 @@ func describe(span trace.Span, v evaluation.Version, response Response, r readin
 	if r.model != "" {
 		span.SetAttributes(telemetry.ResponseModel.String(r.model))
 	}
-	if substituted(v.Model, r.model) {
+	if Substituted(v.Model, r.model) {
 		span.SetAttributes(telemetry.ModelSubstituted.Bool(true))
 	}
 	if r.finish != "" {
@@ -65,9 +65,9 @@ func describe(span trace.Span, v evaluation.Version, response Response, r readin
 
 var snapshot = regexp.MustCompile(`^[-@](\d{8}|\d{4}|\d{4}-\d{2}-\d{2})$`)
 
-// substituted reports whether another model answered than the one that was asked. A snapshot of it, named by its date,
+// Substituted reports whether another model answered than the one that was asked. A snapshot of it, named by its date,
 // is no other, and neither is one that does not say what it is.
-func substituted(asked, answered string) bool {
+func Substituted(asked, answered string) bool {
 	date, ok := strings.CutPrefix(answered, strings.TrimSuffix(asked, "-latest"))
 	return answered != "" && answered != asked && !(ok && snapshot.MatchString(date))
 }

@@ -104,7 +104,7 @@ func TestSubstituted(t *testing.T) {
 		{"claude-haiku-5-5", "claude-sonnet-5-5", true},
 		{"my-deployment", "gpt-5-mini", true},
 	} {
-		if got := substituted(tt.asked, tt.answered); got != tt.want {
+		if got := Substituted(tt.asked, tt.answered); got != tt.want {
 			t.Errorf("%s by %s: %t", tt.asked, tt.answered, got)
 		}
 	}
