@@ -67,7 +67,8 @@ func start(t *testing.T) *ticketAPI {
 	return a
 }
 
-func serve(t *testing.T, db *pgxpool.Pool) *ticketAPI {
+// serve serves the API on a database; change may adjust it.
+func serve(t *testing.T, db *pgxpool.Pool, change ...func(*rpc.Options, *api.Limits)) *ticketAPI {
 	t.Helper()
 	a := &ticketAPI{t: t, db: db}
 	var acmeHash, otherHash string
@@ -83,16 +84,23 @@ func serve(t *testing.T, db *pgxpool.Pool) *ticketAPI {
 	}
 	service := pgtest.PoolAs(t, db, pgtest.TicketAPI)
 	submitter := submit.New(service, submit.Options{Retention: time.Hour})
-	tickets := api.New(submitter, ticketdb.New(service), api.Limits{SubjectCharacters: 1000, MessageBytes: 64 << 10})
-	server, err := rpc.Listen(t.Context(), rpc.Options{
+	limits := api.Limits{SubjectCharacters: 1000, MessageBytes: 64 << 10}
+	options := rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register: api.Register(tickets, api.NewWebhooks(webhook.NewEndpoints(service, keys), false)), Gateways: api.Gateways(),
+		Register: func(r grpc.ServiceRegistrar) {
+			api.Register(api.New(submitter, ticketdb.New(service), limits), api.NewWebhooks(webhook.NewEndpoints(service, keys), false))(r)
+		},
+		Gateways:      api.Gateways(),
 		Authenticator: rpc.Grant(tokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: service.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 3 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, c := range change {
+		c(&options, &limits)
+	}
+	server, err := rpc.Listen(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
