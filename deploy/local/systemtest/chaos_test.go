@@ -23,6 +23,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/providersim"
+	"github.com/evalonce/evalonce/pkg/webhook"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
 )
 
@@ -140,6 +141,7 @@ type chaos struct {
 	*system
 	postgres *pgtest.Server
 	other    evaluation.Version
+	receiver *receiver // of webhooks
 	workers  [chaosWorkers]*stack.Process
 	sweeper  *stack.Process
 	fates    []int // of those who are started next
@@ -180,6 +182,7 @@ func startChaos(t *testing.T, bin string, seed uint64) *chaos {
 	c.other = c.version
 	c.other.ID, c.other.Prompt = "v2", "Sort it again."
 	c.register(c.other)
+	c.receiver = c.receive(false)
 	c.restore()
 	return c
 }
@@ -189,8 +192,8 @@ func (c *chaos) restore() {
 	c.t.Helper()
 	for i, p := range c.workers {
 		if c.gone(p) {
-			c.workers[i] = c.launchWorker(fmt.Sprintf("worker-%d", i), chaosLease, "EVALONCE_CONCURRENCY=32",
-				c.fate("probe", "claim", "known", "call", "settle", "heartbeat", "reclaim", "stop"))
+			c.workers[i] = c.launchWorker(fmt.Sprintf("worker-%d", i), webhookEnv(chaosLease, "EVALONCE_CONCURRENCY=32",
+				c.fate("probe", "claim", "known", "call", "settle", "heartbeat", "reclaim", "stop", "deliver"))...)
 			c.watch(c.workers[i])
 		}
 	}
@@ -363,6 +366,19 @@ func (c *chaos) settleDown() {
 		}
 		<-time.After(100 * time.Millisecond)
 	}
+	const untold = "webhook_delivery WHERE state <> 'delivered'"
+	for least, since = c.count(untold), time.Now(); least != 0; {
+		c.exec("UPDATE webhook_delivery SET available_at = created_at WHERE state = 'pending' AND available_at > now()")
+		c.exec("UPDATE webhook_endpoint SET not_before = 'epoch' WHERE not_before > now()")
+		if n := c.count(untold); n < least {
+			least, since = n, time.Now()
+		}
+		if time.Since(since) > patience {
+			c.report()
+			c.t.Fatalf("%d webhooks are not delivered, and none has been for %s", least, patience)
+		}
+		<-time.After(100 * time.Millisecond)
+	}
 }
 
 // report tells of a system that does not go on.
@@ -415,6 +431,15 @@ AND CASE WHEN ` + refused + ` THEN e.state = 'dead' AND e.dead_reason = 'refusal
 		}
 	}
 	c.ended(sample, "")
+	told := map[string]bool{}
+	for _, ticket := range accepted {
+		event := webhook.Succeeded
+		if strings.Contains(ticket.GetMessage(), "(refuse)") {
+			event = webhook.DeadLetter
+		}
+		told[string(event)+" "+ticket.GetId()] = true
+	}
+	c.receiver.heard(told)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, call := range c.accounts() {

@@ -95,9 +95,21 @@ func (r *receiver) told(ids map[string]string, events ...webhook.Event) {
 	if n := s.count("webhook_delivery"); n != len(ids)*len(events) {
 		s.t.Errorf("%d deliveries of %d tickets, want %d of each", n, len(ids), len(events))
 	}
+	want := map[string]bool{}
+	for _, id := range ids {
+		for _, event := range events {
+			want[string(event)+" "+id] = true
+		}
+	}
+	r.heard(want)
+}
+
+// heard wants to have been told of these events, "event ticket", each under one id, and of no others.
+func (r *receiver) heard(want map[string]bool) {
+	r.s.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	heard := map[string]int{}
+	ids := map[string]int{}
 	for id, body := range r.bodies {
 		var event struct {
 			Type string `json:"type"`
@@ -106,19 +118,17 @@ func (r *receiver) told(ids map[string]string, events ...webhook.Event) {
 			} `json:"data"`
 		}
 		if err := json.Unmarshal([]byte(body), &event); err != nil {
-			s.t.Errorf("delivery %s is %s: %v", id, body, err)
+			r.s.t.Errorf("delivery %s is %s: %v", id, body, err)
 		}
-		heard[event.Type+" "+event.Data.TicketID]++
-	}
-	for request, id := range ids {
-		for _, event := range events {
-			if n := heard[string(event)+" "+id]; n != 1 {
-				s.t.Errorf("the ticket of %s was told of by %d ids of %s, want 1", request, n, event)
-			}
+		what := event.Type + " " + event.Data.TicketID
+		if ids[what]++; !want[what] {
+			r.s.t.Errorf("was told of %s", what)
 		}
 	}
-	if len(heard) != len(ids)*len(events) {
-		s.t.Errorf("heard of %d events, want %d", len(heard), len(ids)*len(events))
+	for what := range want {
+		if ids[what] != 1 {
+			r.s.t.Errorf("was told of %s under %d ids, want 1", what, ids[what])
+		}
 	}
 }
 
