@@ -138,7 +138,7 @@ SELECT coalesce((
 
 -- name: NextTickets :many
 -- One client's tickets in the order of their creation, with their keys under a version, and whether that has answered them.
-SELECT t.id, t.created_at, k.idempotency_key::text AS idempotency_key, r.found::boolean AS answered
+SELECT t.id, t.created_at, k.idempotency_key::text AS idempotency_key, coalesce(r.found, false)::boolean AS answered
 FROM (
   SELECT t.id, t.created_at, t.content_hash FROM ticket t
   WHERE t.client_id = @client_id AND (t.created_at, t.id) > (@after_created_at::timestamptz, @after_id::uuid)
@@ -147,7 +147,7 @@ FROM (
   LIMIT @most
 ) t
 CROSS JOIN LATERAL (SELECT evaluation_key(t.content_hash, @digest::bytea) AS idempotency_key) k
-CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = k.idempotency_key) AS found) r
+LEFT JOIN LATERAL (SELECT true AS found FROM evaluation_result r WHERE r.idempotency_key = k.idempotency_key LIMIT 1) r ON true
 ORDER BY t.created_at, t.id;
 
 -- name: LockByID :exec

@@ -11,6 +11,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/pgtest/plan"
+	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
@@ -313,4 +314,45 @@ func TestTellPlan(t *testing.T) {
 func digest(w *world, version string) []byte {
 	d := w.versions[version].Digest()
 	return d[:]
+}
+
+// A chunk of a promotion reads its own tickets, however many there are, and of clients that want to know.
+func TestPromotionPlan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.endpoint("acme")
+	w.register("v2")
+	w.exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
+		SELECT uuid_v7(), CASE n % 2 WHEN 0 THEN 'acme' ELSE 'globex' END, '', n::text, sha256(n::text::bytea) FROM generate_series(1, 40000) n`)
+	w.exec(`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+			model_version, prompt_version, policy_version, priority, queue, model_call_id)
+		SELECT evaluation_key(content_hash, $1), content_hash, id, 'v2', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM ticket`, digest(w, "v2"))
+	w.exec(`INSERT INTO webhook_delivery (endpoint_id, event, ticket_id, idempotency_key, sequence, body)
+		SELECT gen_random_uuid(), 'evaluation.succeeded', id, '', 1, '' FROM ticket`)
+	w.exec("ANALYZE")
+	w.promote("v2")
+	if _, err := webhook.Supersede(t.Context(), w.db, 100); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE webhook_supersession SET barrier = '1'`)
+	for _, statement := range []string{"NextTickets", "Tell"} {
+		tx, err := w.db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := plan.Named(t, tx, statement, func(tx pgx.Tx) error {
+			beginner, ok := tx.(postgres.Beginner)
+			if !ok {
+				t.Fatal("the transaction begins none")
+			}
+			_, err := webhook.Supersede(t.Context(), beginner, 100)
+			return err
+		})
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.ReadsAtMost(400)
+		p.NoSeqScan("ticket")
+		p.NoSeqScan("evaluation_result")
+	}
 }

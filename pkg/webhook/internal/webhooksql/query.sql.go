@@ -753,7 +753,7 @@ func (q *Queries) NextClient(ctx context.Context, clientID string) (string, erro
 }
 
 const nextTickets = `-- name: NextTickets :many
-SELECT t.id, t.created_at, k.idempotency_key::text AS idempotency_key, r.found::boolean AS answered
+SELECT t.id, t.created_at, k.idempotency_key::text AS idempotency_key, coalesce(r.found, false)::boolean AS answered
 FROM (
   SELECT t.id, t.created_at, t.content_hash FROM ticket t
   WHERE t.client_id = $1 AND (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
@@ -762,7 +762,7 @@ FROM (
   LIMIT $5
 ) t
 CROSS JOIN LATERAL (SELECT evaluation_key(t.content_hash, $6::bytea) AS idempotency_key) k
-CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = k.idempotency_key) AS found) r
+LEFT JOIN LATERAL (SELECT true AS found FROM evaluation_result r WHERE r.idempotency_key = k.idempotency_key LIMIT 1) r ON true
 ORDER BY t.created_at, t.id
 `
 
