@@ -49,7 +49,7 @@ func serve(t *testing.T, policy rpc.Policy, register func(grpc.ServiceRegistrar)
 	server, err := rpc.Listen(t.Context(), rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", Register: register,
-		Authenticator: tokens, Policy: policy, Errors: api.Errors,
+		Authenticator: rpc.Grant(tokens, rpc.AdminWrite), Policy: policy, Errors: api.Errors,
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	})

@@ -59,23 +59,76 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 	}
 }
 
-// Policy is who may call the services.
+// Policy is who may call which method.
 func Policy() rpc.Policy {
-	policy := rpc.Policy{}
-	for _, service := range []grpc.ServiceDesc{
-		adminv1.VersionService_ServiceDesc,
-		adminv1.PolicyService_ServiceDesc,
-		adminv1.AuditService_ServiceDesc,
-		adminv1.CredentialService_ServiceDesc,
-		adminv1.CompareService_ServiceDesc,
-		adminv1.ReprocessService_ServiceDesc,
-		adminv1.DeadLetterService_ServiceDesc,
-		adminv1.RouteService_ServiceDesc,
-		adminv1.FsckService_ServiceDesc,
-	} {
-		policy["/"+service.ServiceName+"/*"] = rpc.Authenticated
+	read, write := rpc.Needs(rpc.AdminRead, rpc.AdminWrite), rpc.Needs(rpc.AdminWrite)
+	return rpc.Policy{
+		adminv1.VersionService_RegisterVersion_FullMethodName: write,
+		adminv1.VersionService_GetVersion_FullMethodName:      read,
+		adminv1.VersionService_ListVersions_FullMethodName:    read,
+		adminv1.VersionService_DiffVersions_FullMethodName:    read,
+		adminv1.VersionService_PromoteVersion_FullMethodName:  write,
+		adminv1.VersionService_RollbackVersion_FullMethodName: write,
+		adminv1.VersionService_ListPromotions_FullMethodName:  read,
+
+		adminv1.PolicyService_RegisterPolicy_FullMethodName:          write,
+		adminv1.PolicyService_GetPolicy_FullMethodName:               read,
+		adminv1.PolicyService_ListPolicies_FullMethodName:            read,
+		adminv1.PolicyService_ActivatePolicy_FullMethodName:          write,
+		adminv1.PolicyService_ListPolicyActivations_FullMethodName:   read,
+		adminv1.PolicyService_ApplyPolicy_FullMethodName:             write,
+		adminv1.PolicyService_GetPolicyApplication_FullMethodName:    read,
+		adminv1.PolicyService_ListPolicyApplications_FullMethodName:  read,
+		adminv1.PolicyService_PausePolicyApplication_FullMethodName:  write,
+		adminv1.PolicyService_ResumePolicyApplication_FullMethodName: write,
+		adminv1.PolicyService_CancelPolicyApplication_FullMethodName: write,
+
+		adminv1.AuditService_ListAuditEntries_FullMethodName: read,
+
+		adminv1.CredentialService_CreateToken_FullMethodName:      write,
+		adminv1.CredentialService_AdmitCertificate_FullMethodName: write,
+		adminv1.CredentialService_GetCredential_FullMethodName:    read,
+		adminv1.CredentialService_ListCredentials_FullMethodName:  read,
+		adminv1.CredentialService_RevokeCredential_FullMethodName: write,
+
+		adminv1.CompareService_Compare_FullMethodName:      read,
+		adminv1.CompareService_CreateSample_FullMethodName: write,
+		adminv1.CompareService_GetSample_FullMethodName:    read,
+		adminv1.CompareService_ListSamples_FullMethodName:  read,
+		adminv1.CompareService_DeleteSample_FullMethodName: write,
+
+		adminv1.ReprocessService_StartReprocess_FullMethodName:   write,
+		adminv1.ReprocessService_PreviewReprocess_FullMethodName: read,
+		adminv1.ReprocessService_GetReprocess_FullMethodName:     read,
+		adminv1.ReprocessService_ListReprocesses_FullMethodName:  read,
+		adminv1.ReprocessService_PauseReprocess_FullMethodName:   write,
+		adminv1.ReprocessService_ResumeReprocess_FullMethodName:  write,
+		adminv1.ReprocessService_CancelReprocess_FullMethodName:  write,
+
+		adminv1.DeadLetterService_GroupDeadLetters_FullMethodName:   read,
+		adminv1.DeadLetterService_ListDeadLetters_FullMethodName:    read,
+		adminv1.DeadLetterService_GetDeadLetter_FullMethodName:      read,
+		adminv1.DeadLetterService_AssignDeadLetter_FullMethodName:   write,
+		adminv1.DeadLetterService_DiscardDeadLetters_FullMethodName: write,
+		adminv1.DeadLetterService_ReplayDeadLetters_FullMethodName:  write,
+		adminv1.DeadLetterService_GetReplay_FullMethodName:          read,
+		adminv1.DeadLetterService_ListReplays_FullMethodName:        read,
+		adminv1.DeadLetterService_PauseReplay_FullMethodName:        write,
+		adminv1.DeadLetterService_ResumeReplay_FullMethodName:       write,
+		adminv1.DeadLetterService_CancelReplay_FullMethodName:       write,
+
+		adminv1.RouteService_ListRoutes_FullMethodName:          read,
+		adminv1.RouteService_GetRoute_FullMethodName:            read,
+		adminv1.RouteService_PauseRoute_FullMethodName:          write,
+		adminv1.RouteService_ResumeRoute_FullMethodName:         write,
+		adminv1.RouteService_ResetRoute_FullMethodName:          write,
+		adminv1.RouteService_SetRouteLimits_FullMethodName:      write,
+		adminv1.RouteService_SetRouteCallTimeout_FullMethodName: write,
+		adminv1.RouteService_ListBudgets_FullMethodName:         read,
+		adminv1.RouteService_SetBudget_FullMethodName:           write,
+
+		adminv1.FsckService_RunFsck_FullMethodName: read,
 	}
-	return policy
 }
 
 // Creating are the methods that create something.

@@ -42,8 +42,8 @@ type adminAPI struct {
 	ana, bob string // tokens
 }
 
-// start serves the API until the test ends.
-func start(t *testing.T) *adminAPI {
+// start serves the API until the test ends; change may adjust it.
+func start(t *testing.T, change ...func(*rpc.Options)) *adminAPI {
 	t.Helper()
 	a := &adminAPI{t: t, db: pgtest.New(t)}
 	var anasHash, bobsHash string
@@ -54,15 +54,19 @@ func start(t *testing.T) *adminAPI {
 		t.Fatal(err)
 	}
 	service := pgtest.PoolAs(t, a.db, pgtest.Admin)
-	server, err := rpc.Listen(t.Context(), rpc.Options{
+	options := rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
 		Register: func(r grpc.ServiceRegistrar) { api.Register(r, service, awake{}) }, Gateways: api.Gateways(),
-		Authenticator: tokens, Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: service.Ping,
+		Authenticator: rpc.Grant(tokens, rpc.AdminWrite), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: service.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	server, err := rpc.Listen(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
