@@ -9,12 +9,14 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/evalonce/evalonce/deploy/local/stack"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/versiondb"
@@ -22,6 +24,9 @@ import (
 )
 
 var webhookKeys = "k=" + base64.StdEncoding.EncodeToString(make([]byte, 32))
+
+// urlSecret is in the query of every receiver's URL, and nowhere in a log.
+const urlSecret = "hush-hush"
 
 // receiver is the client's: it verifies what arrives, and keeps what it was told by id.
 type receiver struct {
@@ -44,7 +49,7 @@ func (s *system) receive(holds bool) *receiver {
 	if err := keys.UnmarshalText([]byte(webhookKeys)); err != nil {
 		s.t.Fatal(err)
 	}
-	created, err := webhook.NewEndpoints(s.db, keys).Create(s.t.Context(), webhook.NewEndpoint{ClientID: "acme", URL: r.server.URL, Events: webhook.Events()})
+	created, err := webhook.NewEndpoints(s.db, keys).Create(s.t.Context(), webhook.NewEndpoint{ClientID: "acme", URL: r.server.URL + "/hook?token=" + urlSecret, Events: webhook.Events()})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -166,7 +171,7 @@ func killDelivery(t *testing.T, c scenario) {
 	// Attempts that the receiver let run out of time are made up for now.
 	s.exec("UPDATE webhook_delivery SET available_at = created_at WHERE state = 'pending'")
 	s.exec("UPDATE webhook_endpoint SET not_before = 'epoch'")
-	s.worker(webhookEnv()...)
+	survivor := s.worker(webhookEnv()...)
 	s.until(0, "evaluation_outbox")
 	if s.count("version_promotion") > 1 {
 		r.told(ids, webhook.Succeeded, webhook.Superseded)
@@ -174,6 +179,11 @@ func killDelivery(t *testing.T, c scenario) {
 		r.told(ids, webhook.Succeeded)
 	}
 	s.promises(open)
+	for _, p := range []*stack.Process{victim, survivor} {
+		if log, err := p.Log(); err != nil || strings.Contains(log, urlSecret) {
+			t.Errorf("%s tells of a URL's query in its log: %v", p.Name, err)
+		}
+	}
 }
 
 // killDeliverer leaves expired leases of deliveries behind, whose requests had left.
