@@ -27,9 +27,12 @@ func logLevel(name string) (slog.Level, error) {
 	}
 }
 
-func newLogger(w io.Writer, level slog.Level, serviceName, version string) *slog.Logger {
-	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
-	return slog.New(traced{current: handler}).With(slog.String("service", serviceName), slog.String("version", version))
+// newLogger returns a logger, and what it needs to have told everything in the end.
+func newLogger(w io.Writer, level slog.Level, serviceName, version string) (logger *slog.Logger, flush func(context.Context) error) {
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}).
+		WithAttrs([]slog.Attr{slog.String("service", serviceName), slog.String("version", version)})
+	l := limit(traced{current: handler})
+	return slog.New(l), l.flush
 }
 
 // traced adds the identifiers of the span in a record's context, outside of all groups, where whoever joins logs and

@@ -30,7 +30,8 @@ func TestTraceIdentifiersStayOutOfGroups(t *testing.T) {
 		"below level":    {func(l *slog.Logger) { l.WithGroup("g").DebugContext(ctx, "m") }, ``},
 	} {
 		var out strings.Builder
-		test.log(newLogger(&out, slog.LevelInfo, "s", "v"))
+		logger, _ := newLogger(&out, slog.LevelInfo, "s", "v")
+		test.log(logger)
 		if got := strings.TrimSpace(out.String()); !strings.HasSuffix(got, test.want) || test.want == "" && got != "" {
 			t.Errorf("%s: got %s, want it to end with %s", name, got, test.want)
 		}
@@ -42,7 +43,8 @@ func TestLoggersDoNotShareTheirSteps(t *testing.T) {
 	t.Parallel()
 	ctx := trace.ContextWithSpanContext(context.Background(), Extract("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
 	var out strings.Builder
-	parent := newLogger(&out, slog.LevelInfo, "s", "v").WithGroup("g").With(slog.Int("p", 0)).With(slog.Int("q", 0))
+	root, _ := newLogger(&out, slog.LevelInfo, "s", "v")
+	parent := root.WithGroup("g").With(slog.Int("p", 0)).With(slog.Int("q", 0))
 	first, second := parent.With(slog.Int("first", 1)), parent.With(slog.Int("second", 2))
 	first.InfoContext(ctx, "m")
 	if got := out.String(); !strings.Contains(got, `"first":1`) || strings.Contains(got, "second") {

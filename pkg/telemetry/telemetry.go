@@ -53,7 +53,7 @@ func (t *Telemetry) Flush(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// Setup makes a JSON logger on standard error the default of slog, and installs OpenTelemetry's tracer and meter
+// Setup makes a JSON logger on standard error the default of slog, which leaves lines out of a storm of warnings, and installs OpenTelemetry's tracer and meter
 // providers, propagator and error handler.
 //
 // Spans are exported when environ asks for it (see [Exporting]). What else OTEL_* variables say about the exporter,
@@ -63,7 +63,8 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	if err != nil {
 		return nil, err
 	}
-	slog.SetDefault(newLogger(os.Stderr, level, serviceName, version))
+	logger, endLog := newLogger(os.Stderr, level, serviceName, version)
+	slog.SetDefault(logger)
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		slog.WarnContext(context.WithoutCancel(ctx), "telemetry failed", slog.Any("error", err))
@@ -86,7 +87,7 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	if err != nil {
 		return nil, errors.Join(err, endTraces(ctx))
 	}
-	return &Telemetry{Metrics: metrics, shutdowns: []func(context.Context) error{endTraces, endMetrics}}, nil
+	return &Telemetry{Metrics: metrics, shutdowns: []func(context.Context) error{endTraces, endMetrics, endLog}}, nil
 }
 
 func setupTraces(ctx context.Context, res *resource.Resource, environ []string) (shutdown func(context.Context) error, err error) {
