@@ -157,6 +157,8 @@ type line struct {
 	stateAt atomic.Int64  // when state was read, in Unix nanoseconds of this process's clock
 	dirty   atomic.Bool   // the row counts failures that a success must clear
 	under   atomic.Int64  // evaluations under way
+	ofBulk  atomic.Int64  // of these, the bulk lane's
+	bulkCut atomic.Bool   // bulk work waits until some of its calls have ended
 	suspect atomic.Int64  // failures that the route may be to blame for and that it has not been told of yet
 	crowded atomic.Bool   // a claim was cut short until calls of the route end
 	pause   time.Duration // until the next claim is worth it, after one that limits have cut short
@@ -273,7 +275,7 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 		for _, it := range items {
 			l.running.Go(func() {
 				l.under.Add(1)
-				defer func() { l.under.Add(-1); <-l.slots }()
+				defer l.end(it.Lane)
 				_ = roomy(0)
 				s := w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
 				if s.blamesRoute() {
@@ -298,10 +300,25 @@ func roomy(i int) byte {
 	return room[i]
 }
 
+// end gives an evaluation's slot back. Bulk work that waits for one of its own is told.
+func (l *line) end(lane outbox.Lane) {
+	l.under.Add(-1)
+	if lane == outbox.Bulk {
+		l.ofBulk.Add(-1)
+	}
+	<-l.slots
+	if lane == outbox.Bulk && l.bulkCut.CompareAndSwap(true, false) {
+		l.ring()
+	}
+}
+
 // giveBack releases items that were claimed while the worker was told to stop.
 func (w *Worker) giveBack(l *line, items []*item) {
 	for _, it := range items {
 		crashpoint.Pass(crashpoint.StopGivingBack)
+		if it.Lane == outbox.Bulk {
+			l.ofBulk.Add(-1)
+		}
 		w.settled <- settlement{item: it, release: true}
 		<-l.slots
 	}
@@ -418,6 +435,8 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 const (
 	// bulkShare is the part of a route's claims that bulk work is sure of while live work waits.
 	bulkShare = 0.2
+	// liveReserve is the part of a route's slots that bulk work leaves free.
+	liveReserve = 0.2
 	// bulkInterval is how often an empty bulk lane is looked at.
 	bulkInterval = 250 * time.Millisecond
 )
@@ -426,18 +445,26 @@ const (
 // asked of it leaves the rest to the other.
 func (l *line) claimLanes(ctx context.Context, most int, claim claimer) ([]outbox.Claimed, error) {
 	l.credit = min(l.credit+float64(most)*bulkShare, float64(most))
-	rows, err := l.claimBulk(ctx, int(l.credit), claim)
+	room := l.bulkRoom()
+	l.bulkCut.Store(room < most)
+	rows, err := l.claimBulk(ctx, min(int(l.credit), room), claim)
 	if err != nil {
 		return rows, err
 	}
 	l.credit -= float64(len(rows))
+	room -= len(rows)
 	live, err := claim(l.live, ctx, most-len(rows))
 	rows = append(rows, live...)
 	if err != nil {
 		return rows, err
 	}
-	rest, err := l.claimBulk(ctx, most-len(rows), claim)
+	rest, err := l.claimBulk(ctx, min(most-len(rows), room), claim)
 	return append(rows, rest...), err
+}
+
+// bulkRoom is how much bulk work may be begun. It never has all slots: live work would wait for a call of it to end.
+func (l *line) bulkRoom() int {
+	return max(0, max(1, int(float64(cap(l.slots))*(1-liveReserve)))-int(l.ofBulk.Load()))
 }
 
 // claimer is how a lane is claimed: by [outbox.Claimer.Claim], or within limits.
@@ -475,6 +502,9 @@ func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t te
 			continue
 		}
 		it.version = v
+		if it.Lane == outbox.Bulk {
+			l.ofBulk.Add(1)
+		}
 		w.startSpan(ctx, it)
 		items = append(items, it)
 	}

@@ -263,6 +263,28 @@ func TestLanes(t *testing.T) {
 	r.check()
 }
 
+// Bulk work leaves slots free, so that live work never waits for a call of it to end; and goes on when one does.
+func TestLiveWorkFindsASlotBesideBulkWork(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, providersim.Rule{Action: providersim.Action{Hang: providersim.HangAfterAnswer}, Times: 10})
+	r.create(outbox.Bulk, 0, 40)
+	stop := r.start(func(o *evaluate.Options) { o.Concurrency = 10 })
+	if err := r.sim.WaitHanging(t.Context(), 8); err != nil {
+		t.Fatal(err)
+	}
+	live := r.create(outbox.Live, 1000, 1002)
+	if err := r.sim.WaitHanging(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.count("evaluation_outbox WHERE status = 'processing' AND lane = 'live' AND idempotency_key = ANY ($1)", live); n != len(live) {
+		t.Errorf("%d of %d live evaluations are under way", n, len(live))
+	}
+	r.sim.Release()
+	r.until(0, "evaluation_outbox")
+	stop()
+	r.check()
+}
+
 // Every ticket that an evaluation serves is linked to its trace, followers that came during the call included.
 func TestFollowersAreLinked(t *testing.T) {
 	t.Parallel()
