@@ -19,6 +19,14 @@ CREATE INDEX ticket_content ON ticket (content_hash);
 -- Recent tickets of all clients: reconciliation and reprocessing read ranges of it.
 CREATE INDEX ticket_created ON ticket USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
 
+CREATE INDEX ticket_erased ON ticket (erased_at) WHERE erased_at IS NOT NULL;
+
+-- The ticket itself while it has its text, else the first that has the same; NULL when all of them are erased.
+CREATE FUNCTION ticket_with_text(ticket_id uuid, content_hash bytea) RETURNS uuid
+LANGUAGE sql STABLE
+RETURN coalesce((SELECT t.id FROM ticket t WHERE t.id = $1 AND t.erased_at IS NULL),
+                (SELECT t.id FROM ticket t WHERE t.content_hash = $2 AND t.erased_at IS NULL ORDER BY t.id LIMIT 1));
+
 -- Promise 2. The row is inserted first in the transaction that creates the ticket, so that of two requests
 -- with one key the second waits for the first, and then replays it or is refused.
 CREATE TABLE client_request (

@@ -4,12 +4,12 @@
 WITH selected AS (
   SELECT t.id, t.client_id, t.external_id, t.created_at, t.content_hash
   FROM ticket t
-  WHERE @sample_id::text = '' AND t.created_at >= @created_from AND t.created_at < @created_to
+  WHERE @sample_id::text = '' AND t.created_at >= @created_from AND t.created_at < @created_to AND t.erased_at IS NULL
     AND (@client_id::text = '' OR t.client_id = @client_id)
   UNION ALL
   SELECT t.id, t.client_id, t.external_id, t.created_at, t.content_hash
   FROM ticket_sample_member m JOIN ticket t ON t.id = m.ticket_id
-  WHERE @sample_id::text <> '' AND m.sample_id = @sample_id
+  WHERE @sample_id::text <> '' AND m.sample_id = @sample_id AND t.erased_at IS NULL
 )
 SELECT t.id, t.client_id, t.external_id, t.created_at,
   (CASE WHEN a.idempotency_key IS NOT NULL THEN 'succeeded' ELSE coalesce(ao.status, '') END)::text AS state,
@@ -35,12 +35,12 @@ WHERE NOT @named::boolean OR by_id.id IS NOT NULL OR by_external.id IS NOT NULL;
 WITH selected AS (
   SELECT t.id, t.external_id, t.content_hash
   FROM ticket t
-  WHERE @sample_id::text = '' AND t.created_at >= @created_from AND t.created_at < @created_to
+  WHERE @sample_id::text = '' AND t.created_at >= @created_from AND t.created_at < @created_to AND t.erased_at IS NULL
     AND (@client_id::text = '' OR t.client_id = @client_id)
   UNION ALL
   SELECT t.id, t.external_id, t.content_hash
   FROM ticket_sample_member m JOIN ticket t ON t.id = m.ticket_id
-  WHERE @sample_id::text <> '' AND m.sample_id = @sample_id
+  WHERE @sample_id::text <> '' AND m.sample_id = @sample_id AND t.erased_at IS NULL
 ), answered AS MATERIALIZED (
   SELECT DISTINCT r.idempotency_key, r.model_call_id
   FROM selected t
@@ -81,6 +81,7 @@ INSERT INTO ticket_sample_member (sample_id, ticket_id)
 SELECT @sample_id, t.id
 FROM ticket t
 WHERE t.created_at >= @created_from AND t.created_at < @created_to AND (@client_id::text = '' OR t.client_id = @client_id)
+  AND t.erased_at IS NULL
 ORDER BY sha256(convert_to(@seed::text, 'UTF8') || uuid_send(t.id)), t.id
 LIMIT @size;
 

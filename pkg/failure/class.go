@@ -59,6 +59,7 @@ const (
 	ContractViolation Reason = "contract_violation"
 	EmptyAnswer       Reason = "empty_answer"
 	BadContent        Reason = "bad_content" // the stored text has no canonical form
+	Erased            Reason = "erased"      // the text was erased before it was answered
 )
 
 // Reasons are all reasons.
@@ -68,7 +69,7 @@ func Reasons() []Reason {
 		RateLimited,
 		Timeout, ConnectionLost, Canceled, Conflict, UnknownOutcome, LeaseExpired,
 		Unauthorized, Forbidden, ModelNotFound, NotFound, QuotaExhausted, BadRequest,
-		ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer, BadContent,
+		ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer, BadContent, Erased,
 	}
 }
 
@@ -83,7 +84,7 @@ func (r Reason) Class() Class {
 		return Unknown
 	case Unauthorized, Forbidden, ModelNotFound, NotFound, QuotaExhausted, BadRequest:
 		return Operator
-	case ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer, BadContent:
+	case ContextTooLong, ContentFilter, Refusal, Truncated, ContractViolation, EmptyAnswer, BadContent, Erased:
 		return Permanent
 	}
 	return ""

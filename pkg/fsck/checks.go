@@ -63,6 +63,8 @@ func checks() []check {
 			(*fscksql.Queries).DeadBesideResult),
 		promise("dead_without_cause", "a dead letter has class, reason and time, and in the ledger a call that ended",
 			(*fscksql.Queries).DeadWithoutCause),
+		promise("work_without_text", "work that is due or under way names a ticket that has its text",
+			(*fscksql.Queries).WorkWithoutText),
 		promise("dead_by_outage", "no rate limit, wrong credentials or exhausted quota makes a dead letter",
 			(*fscksql.Queries).DeadByOutage),
 		promise("unroutable_work", "work waits on the route of its version",
@@ -112,6 +114,8 @@ func checks() []check {
 		// A late response that could not be made a result at once, of a key that got another answer or a verdict.
 		note("response_unused", "a saved response is judged, unless its key is answered or dead",
 			(*fscksql.Queries).ResponseUnused),
+		note("text_left", "of a content whose tickets are all erased no response is left",
+			(*fscksql.Queries).TextLeft),
 		note("call_in_default_partition", "the ledger has a partition for every month that it has calls of",
 			(*fscksql.Queries).CallInDefaultPartition),
 		note("model_substituted", "the model that was asked for is the one that answered",

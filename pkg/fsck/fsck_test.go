@@ -363,6 +363,12 @@ var breakages = map[string]map[string]func(*world) string{
 			return string(w.keys["spent"])
 		},
 	},
+	"work_without_text": {
+		"": func(w *world) string {
+			w.exec("UPDATE ticket SET subject = '', message = '', erased_at = now() WHERE content_hash = (SELECT content_hash FROM evaluation_outbox WHERE idempotency_key = $1)", string(w.keys["pending"]))
+			return string(w.keys["pending"])
+		},
+	},
 	"dead_by_outage": {
 		"quota": func(w *world) string {
 			w.exec("UPDATE evaluation_outbox SET last_class = 'operator', last_reason = 'quota_exhausted' WHERE idempotency_key = $1", string(w.keys["spent"]))
@@ -530,6 +536,16 @@ var breakages = map[string]map[string]func(*world) string{
 		"answered": func(w *world) string {
 			w.exec("UPDATE model_call SET outcome = 'saved', late = true, response = '{}', finished_at = now() + interval '1 hour' WHERE id = $1", w.calls["lost"])
 			return w.calls["lost"].String()
+		},
+	},
+	"text_left": {
+		"a response": func(w *world) string {
+			w.exec("UPDATE model_call SET response = '{}' WHERE id = $1", w.calls["erased when answered"])
+			return w.calls["erased when answered"].String()
+		},
+		"words of an error": func(w *world) string {
+			w.exec("UPDATE model_call SET error = 'your text' WHERE id = $1", w.calls["erased when dead"])
+			return w.calls["erased when dead"].String()
 		},
 	},
 	"call_in_default_partition": {

@@ -18,7 +18,8 @@ SELECT set_config('statement_timeout', @milliseconds::text, true);
 -- holds the two equal.
 SELECT t.id::text AS id, count(*) OVER () AS count
 FROM ticket t
-WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.content_hash = t.content_hash)
+WHERE t.erased_at IS NULL
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.content_hash = t.content_hash)
   AND NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.content_hash = t.content_hash)
 ORDER BY 1 LIMIT @examples;
 
@@ -150,6 +151,10 @@ SELECT m.id::text AS id, count(*) OVER () AS count
 FROM model_call m
 WHERE m.outcome = 'saved'
   AND (m.response IS NULL
+         AND NOT EXISTS (SELECT FROM evaluation_outbox o JOIN ticket t ON t.content_hash = o.content_hash
+                         WHERE o.idempotency_key = m.idempotency_key AND t.erased_at IS NOT NULL)
+         AND NOT EXISTS (SELECT FROM evaluation_result r JOIN ticket t ON t.content_hash = r.content_hash
+                         WHERE r.idempotency_key = m.idempotency_key AND t.erased_at IS NOT NULL)
        OR NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.idempotency_key = m.idempotency_key)
           AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = m.idempotency_key))
 ORDER BY 1 LIMIT @examples;
@@ -175,8 +180,29 @@ SELECT o.idempotency_key AS id, count(*) OVER () AS count
 FROM evaluation_outbox o
 WHERE o.status = 'dead'
   AND (o.dead_at IS NULL OR coalesce(o.last_class, '') = '' OR coalesce(o.last_reason, '') = ''
-       OR NOT EXISTS (SELECT FROM model_call m
-                      WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent') AND m.recalled_by IS NULL))
+       OR o.last_reason <> 'erased' -- which needs no call
+         AND NOT EXISTS (SELECT FROM model_call m
+                         WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent') AND m.recalled_by IS NULL))
+ORDER BY 1 LIMIT @examples;
+
+-- name: WorkWithoutText :many
+-- What is due, or under way, can be sent.
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+JOIN ticket t ON t.id = o.ticket_id
+WHERE o.status <> 'dead' AND t.erased_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
+ORDER BY 1 LIMIT @examples;
+
+-- name: TextLeft :many
+-- A response of which all tickets are erased. One may have come late: the sweeper takes it away.
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM ticket t
+CROSS JOIN evaluator_version v
+JOIN model_call m ON m.idempotency_key = evaluation_key(t.content_hash, v.digest)
+WHERE t.erased_at IS NOT NULL AND (m.response IS NOT NULL OR m.error IS NOT NULL)
+  AND ticket_with_text(t.id, t.content_hash) IS NULL
+GROUP BY m.id
 ORDER BY 1 LIMIT @examples;
 
 -- name: DeadByOutage :many
@@ -310,7 +336,7 @@ WITH version AS MATERIALIZED (
 ), page AS MATERIALIZED (
   SELECT t.id, t.content_hash, t.trace_context
   FROM ticket t
-  WHERE t.id < @before
+  WHERE t.id < @before AND t.erased_at IS NULL
     AND t.id >= coalesce(uuid_v7_floor(now() - make_interval(secs => sqlc.narg(window_seconds)::float8)), '00000000-0000-0000-0000-000000000000')
   ORDER BY t.id DESC
   LIMIT @most

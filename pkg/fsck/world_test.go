@@ -2,6 +2,7 @@ package fsck_test
 
 import (
 	"context"
+	"fmt"
 	"encoding/base64"
 	"maps"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/evalonce/evalonce/pkg/content"
+	"github.com/evalonce/evalonce/pkg/erasure"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/jobdb"
@@ -361,6 +363,15 @@ func healthy(t *testing.T) *world {
 	w.answer(late)
 	w.answer(second)
 
+	w.submit("erased when waiting", "v1")
+	w.submit("erased, and asked for again", "v1")
+	w.erase("erased when waiting", "erased, and asked for again")
+	w.submit("erased, and asked for again", "v1")
+	w.answer(w.claim("erased, and asked for again", "v1", time.Hour))
+	w.bury(w.start("erased when dead", "v1", time.Hour), ledger.Rejected, failure.Refusal)
+	w.answer(w.start("erased when answered", "v1", time.Hour))
+	w.erase("erased when dead", "erased when answered")
+
 	w.promote("next")
 	w.promote("v1")
 	w.answer(w.start("older", "hold", time.Hour))
@@ -395,6 +406,21 @@ func healthy(t *testing.T) *world {
 	w.submit("pending", "v1") // a follower
 	w.listen()
 	return w
+}
+
+func (w *world) erase(messages ...string) {
+	w.t.Helper()
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		var ids []uuid.UUID
+		for _, m := range messages {
+			ids = append(ids, w.tickets[m])
+		}
+		done, err := erasure.Erase(ctx, tx, ids)
+		if err == nil && len(done.Erased) != len(messages) {
+			err = fmt.Errorf("erased %d of %d tickets: %v wait", len(done.Erased), len(messages), done.Waiting)
+		}
+		return err
+	})
 }
 
 // listen makes an endpoint that has listened all the time, and tells it of everything that workers have told it of.

@@ -65,6 +65,12 @@ WHERE idempotency_key = ANY (@keys::text[]) AND status = 'dead'
 ORDER BY idempotency_key
 FOR NO KEY UPDATE;
 
+-- name: WithoutText :many
+-- Those of locked dead letters whose text is erased, in all their tickets: there is nothing to send.
+SELECT o.idempotency_key
+FROM evaluation_outbox o
+WHERE o.idempotency_key = ANY (@keys::text[]) AND ticket_with_text(o.ticket_id, o.content_hash) IS NULL;
+
 -- name: AssignDead :exec
 UPDATE evaluation_outbox SET owner = @owner, note = @note WHERE idempotency_key = @key AND status = 'dead';
 
@@ -146,7 +152,8 @@ WITH placed AS MATERIALIZED (
 ), revived AS (
   UPDATE evaluation_outbox o
   SET status = 'pending', lane = 'bulk', job_id = @job::uuid, attempts = 0, unknown_calls = CASE WHEN @recalled::boolean THEN 0 ELSE o.unknown_calls END,
-      available_at = p.at, created_at = now(), dead_at = NULL, discarded_at = NULL
+      available_at = p.at, created_at = now(), dead_at = NULL, discarded_at = NULL,
+      ticket_id = ticket_with_text(o.ticket_id, o.content_hash)
   FROM placed p
   WHERE o.idempotency_key = p.key AND o.status = 'dead'
   RETURNING o.idempotency_key

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -52,8 +53,8 @@ func Offer(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) (inserted map[c
 }
 
 // Follow locks work against being finished before the transaction ends, so that the one who finishes it sees the
-// tickets of this transaction. The keys whose work is there come back, but for work of the bulk lane: Enqueue takes that
-// over.
+// tickets of this transaction. The keys whose work is there come back, but for work of the bulk lane and for what was buried
+// because its text was erased: Enqueue takes that over.
 func Follow(ctx context.Context, tx pgx.Tx, keys []content.Key) (followed map[content.Key]bool, err error) {
 	found, err := outboxsql.New(tx).Follow(ctx, names(keys))
 	if err != nil {
@@ -61,7 +62,7 @@ func Follow(ctx context.Context, tx pgx.Tx, keys []content.Key) (followed map[co
 	}
 	followed = make(map[content.Key]bool, len(found))
 	for _, row := range found {
-		if !row.Bulk {
+		if !row.Bulk && !row.Erased {
 			followed[content.Key(row.IdempotencyKey)] = true
 		}
 	}
@@ -129,7 +130,7 @@ func follow(ctx context.Context, q *outboxsql.Queries, d Demand, keys, dead []st
 	wanted := dead
 	for _, row := range rows {
 		followed = append(followed, row.IdempotencyKey)
-		if row.Bulk && d.Lane == Live {
+		if row.Bulk && d.Lane == Live || row.Erased && !slices.Contains(wanted, row.IdempotencyKey) {
 			wanted = append(wanted, row.IdempotencyKey)
 		}
 	}
@@ -189,6 +190,11 @@ type Standing struct {
 	Class  failure.Class
 	Reason failure.Reason
 	DeadAt time.Time // zero unless dead
+}
+
+// Rearmable reports whether the key is dead, and a new ticket makes it due again.
+func (s Standing) Rearmable() bool {
+	return s.State == Dead && (s.Class.Rearmable() || s.Reason == failure.Erased)
 }
 
 // StateOf reads where each key stands, without locks.

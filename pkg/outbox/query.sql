@@ -13,18 +13,20 @@ RETURNING idempotency_key;
 
 -- name: Follow :many
 -- Locks existing work against being finished before this transaction ends, without hindering a claim or a heartbeat.
-SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk FROM evaluation_outbox
+SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk, (status = 'dead' AND last_reason = 'erased')::boolean AS erased
+FROM evaluation_outbox
 WHERE idempotency_key = ANY (@keys::text[])
 ORDER BY idempotency_key
 FOR KEY SHARE;
 
 -- name: Rearm :many
 -- New demand: for dead work of a class that may succeed today, and, where it is live, for work of the bulk lane, which
--- nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept.
+-- nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept. What
+-- was buried because its text was erased, or has lost it since, is another ticket's from now on, which has the text.
 WITH wanted AS MATERIALIZED (
   SELECT idempotency_key FROM evaluation_outbox
   WHERE idempotency_key = ANY (@keys::text[])
-    AND (status = 'dead' AND last_class = ANY (@classes::text[]) OR @live::boolean AND lane = 'bulk' AND status <> 'dead')
+    AND (status = 'dead' AND (last_class = ANY (@classes::text[]) OR last_reason = 'erased') OR @live::boolean AND lane = 'bulk' AND status <> 'dead')
   ORDER BY idempotency_key
   FOR NO KEY UPDATE
 )
@@ -33,7 +35,8 @@ SET status = CASE o.status WHEN 'dead' THEN 'pending' ELSE o.status END,
     attempts = CASE o.status WHEN 'dead' THEN 0 ELSE o.attempts END,
     created_at = CASE o.status WHEN 'dead' THEN now() ELSE o.created_at END,
     available_at = CASE WHEN o.status <> 'dead' AND o.attempts > 0 AND o.available_at < 'infinity' THEN o.available_at ELSE now() END,
-    lane = CASE WHEN @live::boolean THEN 'live' ELSE o.lane END, job_id = NULL, dead_at = NULL, discarded_at = NULL
+    lane = CASE WHEN @live::boolean THEN 'live' ELSE o.lane END, job_id = NULL, dead_at = NULL, discarded_at = NULL,
+    ticket_id = CASE o.status WHEN 'dead' THEN ticket_with_text(o.ticket_id, o.content_hash) ELSE o.ticket_id END
 WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM wanted))
 RETURNING o.idempotency_key;
 

@@ -92,6 +92,7 @@ const (
 	SkipDiedAgain  Skip = "died_again"  // it was due again, and is another dead letter now
 	SkipDiscarded  Skip = "discarded"   // since the selection
 	SkipNoResponse Skip = "no_response" // there is nothing to judge again
+	SkipErased     Skip = "erased"      // there is nothing to send: the text is gone
 )
 
 // Taken is a part of a selection, taken off it. Its dead letters are locked until the transaction ends.
@@ -127,8 +128,14 @@ func TakeSelected(ctx context.Context, tx pgx.Tx, selection uuid.UUID, madeAt ti
 	if err != nil {
 		return Taken{}, fmt.Errorf("lock %d dead letters: %w", len(keys), err)
 	}
+	erased, err := q.WithoutText(ctx, keys)
+	if err != nil {
+		return Taken{}, fmt.Errorf("look for the texts of %d dead letters: %w", len(keys), err)
+	}
 	for _, d := range dead {
 		switch {
+		case slices.Contains(erased, d.IdempotencyKey):
+			taken.Skipped[SkipErased]++
 		case !d.DeadAt.Equal(selected[d.IdempotencyKey]):
 			taken.Skipped[SkipDiedAgain]++
 		case d.DiscardedAt != nil && d.DiscardedAt.After(madeAt):

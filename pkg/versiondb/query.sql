@@ -58,7 +58,7 @@ SELECT * FROM version_promotion WHERE @below::bigint = 0 OR id < @below ORDER BY
 -- The identifiers of tickets are in the order of time. Each content's key is looked up by itself.
 WITH recent AS MATERIALIZED (
   SELECT content_hash FROM ticket
-  WHERE created_at >= now() - make_interval(secs => @window_seconds::float8)
+  WHERE created_at >= now() - make_interval(secs => @window_seconds::float8) AND erased_at IS NULL
   ORDER BY id DESC
   LIMIT @most
 ), content AS MATERIALIZED (

@@ -41,6 +41,7 @@ INSERT INTO ticket_sample_member (sample_id, ticket_id)
 SELECT $1, t.id
 FROM ticket t
 WHERE t.created_at >= $2 AND t.created_at < $3 AND ($4::text = '' OR t.client_id = $4)
+  AND t.erased_at IS NULL
 ORDER BY sha256(convert_to($5::text, 'UTF8') || uuid_send(t.id)), t.id
 LIMIT $6
 `
@@ -74,12 +75,12 @@ const Expense = `-- name: Expense :one
 WITH selected AS (
   SELECT t.id, t.external_id, t.content_hash
   FROM ticket t
-  WHERE $1::text = '' AND t.created_at >= $2 AND t.created_at < $3
+  WHERE $1::text = '' AND t.created_at >= $2 AND t.created_at < $3 AND t.erased_at IS NULL
     AND ($4::text = '' OR t.client_id = $4)
   UNION ALL
   SELECT t.id, t.external_id, t.content_hash
   FROM ticket_sample_member m JOIN ticket t ON t.id = m.ticket_id
-  WHERE $1::text <> '' AND m.sample_id = $1
+  WHERE $1::text <> '' AND m.sample_id = $1 AND t.erased_at IS NULL
 ), answered AS MATERIALIZED (
   SELECT DISTINCT r.idempotency_key, r.model_call_id
   FROM selected t
@@ -170,12 +171,12 @@ const Pairs = `-- name: Pairs :many
 WITH selected AS (
   SELECT t.id, t.client_id, t.external_id, t.created_at, t.content_hash
   FROM ticket t
-  WHERE $6::text = '' AND t.created_at >= $7 AND t.created_at < $8
+  WHERE $6::text = '' AND t.created_at >= $7 AND t.created_at < $8 AND t.erased_at IS NULL
     AND ($9::text = '' OR t.client_id = $9)
   UNION ALL
   SELECT t.id, t.client_id, t.external_id, t.created_at, t.content_hash
   FROM ticket_sample_member m JOIN ticket t ON t.id = m.ticket_id
-  WHERE $6::text <> '' AND m.sample_id = $6
+  WHERE $6::text <> '' AND m.sample_id = $6 AND t.erased_at IS NULL
 )
 SELECT t.id, t.client_id, t.external_id, t.created_at,
   (CASE WHEN a.idempotency_key IS NOT NULL THEN 'succeeded' ELSE coalesce(ao.status, '') END)::text AS state,

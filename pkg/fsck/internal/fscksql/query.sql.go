@@ -387,8 +387,9 @@ SELECT o.idempotency_key AS id, count(*) OVER () AS count
 FROM evaluation_outbox o
 WHERE o.status = 'dead'
   AND (o.dead_at IS NULL OR coalesce(o.last_class, '') = '' OR coalesce(o.last_reason, '') = ''
-       OR NOT EXISTS (SELECT FROM model_call m
-                      WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent') AND m.recalled_by IS NULL))
+       OR o.last_reason <> 'erased' -- which needs no call
+         AND NOT EXISTS (SELECT FROM model_call m
+                         WHERE m.idempotency_key = o.idempotency_key AND m.outcome NOT IN ('open', 'unsent') AND m.recalled_by IS NULL))
 ORDER BY 1 LIMIT $1
 `
 
@@ -828,6 +829,10 @@ SELECT m.id::text AS id, count(*) OVER () AS count
 FROM model_call m
 WHERE m.outcome = 'saved'
   AND (m.response IS NULL
+         AND NOT EXISTS (SELECT FROM evaluation_outbox o JOIN ticket t ON t.content_hash = o.content_hash
+                         WHERE o.idempotency_key = m.idempotency_key AND t.erased_at IS NOT NULL)
+         AND NOT EXISTS (SELECT FROM evaluation_result r JOIN ticket t ON t.content_hash = r.content_hash
+                         WHERE r.idempotency_key = m.idempotency_key AND t.erased_at IS NOT NULL)
        OR NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.idempotency_key = m.idempotency_key)
           AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = m.idempotency_key))
 ORDER BY 1 LIMIT $1
@@ -991,10 +996,48 @@ func (q *Queries) SpendDiffers(ctx context.Context, examples int32) ([]SpendDiff
 	return items, nil
 }
 
+const textLeft = `-- name: TextLeft :many
+SELECT m.id::text AS id, count(*) OVER () AS count
+FROM ticket t
+CROSS JOIN evaluator_version v
+JOIN model_call m ON m.idempotency_key = evaluation_key(t.content_hash, v.digest)
+WHERE t.erased_at IS NOT NULL AND (m.response IS NOT NULL OR m.error IS NOT NULL)
+  AND ticket_with_text(t.id, t.content_hash) IS NULL
+GROUP BY m.id
+ORDER BY 1 LIMIT $1
+`
+
+type TextLeftRow struct {
+	ID    string
+	Count int64
+}
+
+// A response of which all tickets are erased. One may have come late: the sweeper takes it away.
+func (q *Queries) TextLeft(ctx context.Context, examples int32) ([]TextLeftRow, error) {
+	rows, err := q.db.Query(ctx, textLeft, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TextLeftRow
+	for rows.Next() {
+		var i TextLeftRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ticketWithoutWork = `-- name: TicketWithoutWork :many
 SELECT t.id::text AS id, count(*) OVER () AS count
 FROM ticket t
-WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.content_hash = t.content_hash)
+WHERE t.erased_at IS NULL
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.content_hash = t.content_hash)
   AND NOT EXISTS (SELECT FROM evaluation_outbox o WHERE o.content_hash = t.content_hash)
 ORDER BY 1 LIMIT $1
 `
@@ -1035,7 +1078,7 @@ WITH version AS MATERIALIZED (
 ), page AS MATERIALIZED (
   SELECT t.id, t.content_hash, t.trace_context
   FROM ticket t
-  WHERE t.id < $1
+  WHERE t.id < $1 AND t.erased_at IS NULL
     AND t.id >= coalesce(uuid_v7_floor(now() - make_interval(secs => $2::float8)), '00000000-0000-0000-0000-000000000000')
   ORDER BY t.id DESC
   LIMIT $3
@@ -1191,6 +1234,41 @@ func (q *Queries) WorkBesideResult(ctx context.Context, examples int32) ([]WorkB
 	var items []WorkBesideResultRow
 	for rows.Next() {
 		var i WorkBesideResultRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workWithoutText = `-- name: WorkWithoutText :many
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+JOIN ticket t ON t.id = o.ticket_id
+WHERE o.status <> 'dead' AND t.erased_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = o.idempotency_key)
+ORDER BY 1 LIMIT $1
+`
+
+type WorkWithoutTextRow struct {
+	ID    string
+	Count int64
+}
+
+// What is due, or under way, can be sent.
+func (q *Queries) WorkWithoutText(ctx context.Context, examples int32) ([]WorkWithoutTextRow, error) {
+	rows, err := q.db.Query(ctx, workWithoutText, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkWithoutTextRow
+	for rows.Next() {
+		var i WorkWithoutTextRow
 		if err := rows.Scan(&i.ID, &i.Count); err != nil {
 			return nil, err
 		}

@@ -534,7 +534,8 @@ WITH placed AS MATERIALIZED (
 ), revived AS (
   UPDATE evaluation_outbox o
   SET status = 'pending', lane = 'bulk', job_id = $4::uuid, attempts = 0, unknown_calls = CASE WHEN $5::boolean THEN 0 ELSE o.unknown_calls END,
-      available_at = p.at, created_at = now(), dead_at = NULL, discarded_at = NULL
+      available_at = p.at, created_at = now(), dead_at = NULL, discarded_at = NULL,
+      ticket_id = ticket_with_text(o.ticket_id, o.content_hash)
   FROM placed p
   WHERE o.idempotency_key = p.key AND o.status = 'dead'
   RETURNING o.idempotency_key
@@ -778,6 +779,33 @@ func (q *Queries) TakeSelected(ctx context.Context, arg TakeSelectedParams) ([]T
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const withoutText = `-- name: WithoutText :many
+SELECT o.idempotency_key
+FROM evaluation_outbox o
+WHERE o.idempotency_key = ANY ($1::text[]) AND ticket_with_text(o.ticket_id, o.content_hash) IS NULL
+`
+
+// Those of locked dead letters whose text is erased, in all their tickets: there is nothing to send.
+func (q *Queries) WithoutText(ctx context.Context, keys []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, withoutText, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var idempotency_key string
+		if err := rows.Scan(&idempotency_key); err != nil {
+			return nil, err
+		}
+		items = append(items, idempotency_key)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -516,7 +516,8 @@ func (q *Queries) Finish(ctx context.Context, arg FinishParams) ([]string, error
 }
 
 const follow = `-- name: Follow :many
-SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk FROM evaluation_outbox
+SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk, (status = 'dead' AND last_reason = 'erased')::boolean AS erased
+FROM evaluation_outbox
 WHERE idempotency_key = ANY ($1::text[])
 ORDER BY idempotency_key
 FOR KEY SHARE
@@ -525,6 +526,7 @@ FOR KEY SHARE
 type FollowRow struct {
 	IdempotencyKey string
 	Bulk           bool
+	Erased         bool
 }
 
 // Locks existing work against being finished before this transaction ends, without hindering a claim or a heartbeat.
@@ -537,7 +539,7 @@ func (q *Queries) Follow(ctx context.Context, keys []string) ([]FollowRow, error
 	var items []FollowRow
 	for rows.Next() {
 		var i FollowRow
-		if err := rows.Scan(&i.IdempotencyKey, &i.Bulk); err != nil {
+		if err := rows.Scan(&i.IdempotencyKey, &i.Bulk, &i.Erased); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -620,7 +622,7 @@ const rearm = `-- name: Rearm :many
 WITH wanted AS MATERIALIZED (
   SELECT idempotency_key FROM evaluation_outbox
   WHERE idempotency_key = ANY ($2::text[])
-    AND (status = 'dead' AND last_class = ANY ($3::text[]) OR $1::boolean AND lane = 'bulk' AND status <> 'dead')
+    AND (status = 'dead' AND (last_class = ANY ($3::text[]) OR last_reason = 'erased') OR $1::boolean AND lane = 'bulk' AND status <> 'dead')
   ORDER BY idempotency_key
   FOR NO KEY UPDATE
 )
@@ -629,7 +631,8 @@ SET status = CASE o.status WHEN 'dead' THEN 'pending' ELSE o.status END,
     attempts = CASE o.status WHEN 'dead' THEN 0 ELSE o.attempts END,
     created_at = CASE o.status WHEN 'dead' THEN now() ELSE o.created_at END,
     available_at = CASE WHEN o.status <> 'dead' AND o.attempts > 0 AND o.available_at < 'infinity' THEN o.available_at ELSE now() END,
-    lane = CASE WHEN $1::boolean THEN 'live' ELSE o.lane END, job_id = NULL, dead_at = NULL, discarded_at = NULL
+    lane = CASE WHEN $1::boolean THEN 'live' ELSE o.lane END, job_id = NULL, dead_at = NULL, discarded_at = NULL,
+    ticket_id = CASE o.status WHEN 'dead' THEN ticket_with_text(o.ticket_id, o.content_hash) ELSE o.ticket_id END
 WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM wanted))
 RETURNING o.idempotency_key
 `
@@ -641,7 +644,8 @@ type RearmParams struct {
 }
 
 // New demand: for dead work of a class that may succeed today, and, where it is live, for work of the bulk lane, which
-// nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept.
+// nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept. What
+// was buried because its text was erased, or has lost it since, is another ticket's from now on, which has the text.
 func (q *Queries) Rearm(ctx context.Context, arg RearmParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, rearm, arg.Live, arg.Keys, arg.Classes)
 	if err != nil {

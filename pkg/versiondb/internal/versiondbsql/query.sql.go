@@ -34,7 +34,7 @@ func (q *Queries) ActiveVersion(ctx context.Context) (ActiveVersionRow, error) {
 const coverage = `-- name: Coverage :one
 WITH recent AS MATERIALIZED (
   SELECT content_hash FROM ticket
-  WHERE created_at >= now() - make_interval(secs => $2::float8)
+  WHERE created_at >= now() - make_interval(secs => $2::float8) AND erased_at IS NULL
   ORDER BY id DESC
   LIMIT $3
 ), content AS MATERIALIZED (

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -193,6 +194,9 @@ func (c *cursor) enqueue(ctx context.Context, tx pgx.Tx, j jobdb.Job, s Spec, sp
 			matching = append(matching, t)
 		}
 	}
+	if matching, err = withText(ctx, tx, matching); err != nil {
+		return jobdb.Progress{}, err
+	}
 	if len(matching) > 0 {
 		jobs := jobsOf(matching, target.Digest)
 		demand := outbox.Demand{VersionID: target.ID, Route: target.Route, Lane: outbox.Bulk}
@@ -207,6 +211,19 @@ func (c *cursor) enqueue(ctx context.Context, tx pgx.Tx, j jobdb.Job, s Spec, sp
 		c.Phase = drain
 	}
 	return jobdb.Progress{Add: add}, nil
+}
+
+// withText are those of the tickets that have a text, and keep it until they have work.
+func withText(ctx context.Context, tx pgx.Tx, tickets []ticketdb.Scanned) ([]ticketdb.Scanned, error) {
+	ids := make([]uuid.UUID, len(tickets))
+	for i, t := range tickets {
+		ids[i] = t.ID
+	}
+	held, err := ticketdb.HoldTexts(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(tickets, func(t ticketdb.Scanned) bool { return !held[t.ID] }), nil
 }
 
 // jobsOf makes one job of each content, in the name of its oldest ticket.

@@ -27,6 +27,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 )
 
@@ -69,6 +70,9 @@ func mend(ctx context.Context, db postgres.Beginner, window time.Duration, befor
 		if err != nil {
 			return err
 		}
+		if missing, err = withText(ctx, tx, missing); err != nil {
+			return err
+		}
 		mended = len(missing)
 		if mended == 0 {
 			return nil
@@ -93,6 +97,19 @@ func mend(ctx context.Context, db postgres.Beginner, window time.Duration, befor
 	}
 	crashpoint.PassIf(mended > 0, crashpoint.SweepReconcileCommitted)
 	return mended, nil
+}
+
+// withText are those of the tickets that have a text, and keep it until they have work.
+func withText(ctx context.Context, tx pgx.Tx, tickets []fsck.Ticket) ([]fsck.Ticket, error) {
+	ids := make([]uuid.UUID, len(tickets))
+	for i, t := range tickets {
+		ids[i] = t.ID
+	}
+	held, err := ticketdb.HoldTexts(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(tickets, func(t fsck.Ticket) bool { return !held[t.ID] }), nil
 }
 
 // jobsOf makes one job of each content, in the name of its oldest ticket. They are in key order, as everyone takes

@@ -135,7 +135,7 @@ func compose(requests []Request, s seen) (*group, error) {
 				Response: ticketdb.Response{TicketID: id, VersionID: s.active.ID, Key: key, State: birth.State, Dead: birth.Dead},
 			})
 		}
-		if rearmed := standing.State == outbox.Dead && standing.Class.Rearmable(); s.listening[r.ClientID] && standing.State != outbox.Absent && !rearmed {
+		if s.listening[r.ClientID] && standing.State != outbox.Absent && !standing.Rearmable() {
 			g.heard = append(g.heard, webhook.Born{TicketID: id, Key: key})
 		}
 		if met[key] {
@@ -147,7 +147,7 @@ func compose(requests []Request, s seen) (*group, error) {
 			g.offered = append(g.offered, g.job(i))
 		case standing.State == outbox.Succeeded:
 			g.answered = append(g.answered, key)
-		case standing.State == outbox.Dead && standing.Class.Rearmable():
+		case standing.Rearmable():
 			// Only for a ticket that is really stored: see withoutWork.
 		default:
 			g.followed = append(g.followed, key)
@@ -165,7 +165,7 @@ func (g *group) job(i int) outbox.Job {
 func evaluationAtBirth(versionID string, key content.Key, standing outbox.Standing) ticketdb.Evaluation {
 	e := ticketdb.Evaluation{State: standing.State, Key: key, VersionID: versionID, AnsweredWithoutCall: standing.State == outbox.Succeeded}
 	switch {
-	case standing.State == outbox.Absent, standing.State == outbox.Dead && standing.Class.Rearmable():
+	case standing.State == outbox.Absent, standing.Rearmable():
 		e.State = outbox.Pending
 	case standing.State == outbox.Dead:
 		e.Dead = &ticketdb.Dead{Class: string(standing.Class), Reason: string(standing.Reason), At: standing.DeadAt}
