@@ -73,3 +73,8 @@ SET state = @state, unsettled = @unsettled, reason = '', failures = 0, changed_a
     lease_id = NULL, locked_by = NULL, locked_until = NULL
 WHERE id = @id
 RETURNING *;
+
+-- name: CountJobs :many
+SELECT kind, state, count(*) AS count FROM reprocess_job
+WHERE state IN ('running', 'paused') OR state = 'failed' AND finished_at >= now() - interval '7 days'
+GROUP BY kind, state;

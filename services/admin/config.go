@@ -20,6 +20,7 @@ type Config struct {
 	Access                 access.Config
 	AdminTokens            rpc.Tokens    `env:"EVALONCE_ADMIN_TOKENS" secret:"true" help:"operator=hash[,operator=hash...], where hash is the SHA-256 of an API token in hex"`
 	MaxRequestBytes        int           `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"16777216" help:"largest request, in bytes as sent; a truth to compare with takes about 80 for each ticket"`
+	SnapshotInterval       time.Duration `env:"EVALONCE_SNAPSHOT_INTERVAL" envDefault:"15s" help:"how old what is measured of the tables may be; one replica measures for all"`
 	CallTimeout            time.Duration `env:"EVALONCE_CALL_TIMEOUT" envDefault:"30s" help:"longest time of one call, whatever its deadline"`
 	ShutdownGrace          time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"25s" help:"time that running calls get when the service stops"`
 }
@@ -38,6 +39,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxRequestBytes < largestVersion {
 		refuse("EVALONCE_MAX_REQUEST_BYTES", "must be at least %d, for the largest version", largestVersion)
+	}
+	if c.SnapshotInterval < time.Second {
+		refuse("EVALONCE_SNAPSHOT_INTERVAL", "must be at least 1s")
 	}
 	if c.CallTimeout <= 0 {
 		refuse("EVALONCE_CALL_TIMEOUT", "must be positive")

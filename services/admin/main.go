@@ -54,6 +54,10 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer jobPool.Close()
+	observer, err := measure(pool, jobPool, cfg.SnapshotInterval)
+	if err != nil {
+		return err
+	}
 	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
 		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool, jobs) }, Gateways: api.Gateways(),
@@ -70,6 +74,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	}
 	group := process.NewGroup(ctx)
 	group.Go("jobs", jobs.Run)
+	group.Go("observer", observer.Run)
 	if cfg.HealthAddress != "" {
 		group.Go("health", health.Server{Address: cfg.HealthAddress, Ready: options.Ready, Metrics: observed.Metrics}.Run)
 	}

@@ -51,8 +51,13 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer pool.Close()
+	measured, err := measure(pool)
+	if err != nil {
+		return err
+	}
 	for {
 		done := sweep(ctx, pool, cfg)
+		measured.Reclaimed(ctx, done.ReclaimedPending, done.ReclaimedDead, done.UnknownCalls)
 		if err := done.print(stdout); err != nil {
 			return err
 		}

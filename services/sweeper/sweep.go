@@ -17,6 +17,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/ledger"
+	"github.com/evalonce/evalonce/pkg/observedb"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 	"github.com/evalonce/evalonce/services/sweeper/internal/prune"
@@ -45,6 +46,18 @@ func (s summary) print(w io.Writer) error {
 		return fmt.Errorf("print what the sweep did: %w", err)
 	}
 	return nil
+}
+
+// counts are what is recorded of the sweep, by the names that they are printed under.
+func (s summary) counts() map[string]int64 {
+	counts := map[string]int64{
+		"reclaimed_pending": int64(s.ReclaimedPending), "reclaimed_dead": int64(s.ReclaimedDead), "unknown_calls": int64(s.UnknownCalls),
+		"pruned_requests": int64(s.PrunedRequests), "partitions_made": int64(s.PartitionsMade), "reconciled": int64(s.Reconciled),
+	}
+	if s.Violations != nil {
+		counts["violations"] = int64(*s.Violations)
+	}
+	return counts
 }
 
 func (s summary) err() error {
@@ -114,6 +127,9 @@ func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
 			return err
 		})
 	}
+	take("record", func() error {
+		return observedb.RecordSweep(ctx, db, time.Since(began), s.err() == nil, s.counts())
+	})
 	s.DurationMS = time.Since(began).Milliseconds()
 	return s
 }

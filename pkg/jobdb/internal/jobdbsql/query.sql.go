@@ -112,6 +112,38 @@ func (q *Queries) ClaimJob(ctx context.Context, arg ClaimJobParams) ([]Reprocess
 	return items, nil
 }
 
+const countJobs = `-- name: CountJobs :many
+SELECT kind, state, count(*) AS count FROM reprocess_job
+WHERE state IN ('running', 'paused') OR state = 'failed' AND finished_at >= now() - interval '7 days'
+GROUP BY kind, state
+`
+
+type CountJobsRow struct {
+	Kind  string
+	State string
+	Count int64
+}
+
+func (q *Queries) CountJobs(ctx context.Context) ([]CountJobsRow, error) {
+	rows, err := q.db.Query(ctx, countJobs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountJobsRow
+	for rows.Next() {
+		var i CountJobsRow
+		if err := rows.Scan(&i.Kind, &i.State, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const failJob = `-- name: FailJob :many
 UPDATE reprocess_job
 SET failures = failures + 1, reason = $1,

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
+
+	"github.com/evalonce/evalonce/pkg/metrics"
+	"github.com/evalonce/evalonce/services/admin/internal/observe"
+)
+
+// measure makes what the service measures, until the meter provider ends: its pools, and the tables for the whole fleet,
+// which the observer has to be run for.
+func measure(calls, jobs *pgxpool.Pool, interval time.Duration) (*observe.Observer, error) {
+	meter := otel.Meter(serviceName)
+	if _, err := metrics.Pools(meter, map[string]*pgxpool.Pool{"admin": calls, "jobs": jobs}); err != nil {
+		return nil, err
+	}
+	observer := observe.New(calls, interval)
+	_, err := metrics.Snapshot(meter, observe.ShownFor*interval, observer.Read)
+	return observer, err
+}
