@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -82,6 +83,7 @@ type restCallKey struct{}
 // restCall is what the REST handler and the gateway's connection tell each other about one request.
 type restCall struct {
 	query url.Values
+	out   *patientWriter
 	// reached says that the gRPC server has the call, and with it the log line.
 	reached bool
 }
@@ -100,13 +102,16 @@ func (g *gateway) send(ctx context.Context, name string, req, reply any, cc *grp
 
 // stream is send for the methods that answer with a stream.
 func (g *gateway) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, name string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	call, ok := ctx.Value(restCallKey{}).(*restCall)
+	if !ok {
+		return open(ctx, desc, cc, name, opts...)
+	}
+	if err := call.out.stream(); err != nil {
+		return nil, fmt.Errorf("answer with a stream: %w", err)
+	}
 	s, err := open(ctx, desc, cc, name, opts...)
 	if err != nil {
 		return nil, err
-	}
-	call, ok := ctx.Value(restCallKey{}).(*restCall)
-	if !ok {
-		return s, nil
 	}
 	return &checkedStream{ClientStream: s, name: name, call: call}, nil
 }

@@ -2,14 +2,17 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 )
 
-// registrar registers services with the guard around their methods. It rewrites the descriptors instead of
-// installing interceptors, because a unary interceptor runs after its message has been decoded: too late to
-// authenticate the caller first, and too late to name what could not be decoded the caller's error.
+// registrar registers services with the guard around their methods. It rewrites the descriptors instead of installing
+// interceptors, and a unary method's into that of a stream with one message each way, which is the same on the wire: grpc
+// has received and decoded a unary call's message before anything of ours runs. That is too late to ask who the caller is,
+// who could have us hold as many large messages as it opens streams; too late to end the wait for a message that never
+// comes; and too late to name what could not be decoded the caller's error.
 type registrar struct {
 	*grpc.Server
 	guard  *guard
@@ -20,17 +23,16 @@ type registrar struct {
 
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	guarded := *desc
-	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
-	for i, m := range desc.Methods {
-		guarded.Methods[i] = grpc.MethodDesc{
-			MethodName: m.MethodName,
-			Handler:    r.unary(r.method(desc.ServiceName, m.MethodName), m),
-		}
+	guarded.Methods = nil
+	guarded.Streams = make([]grpc.StreamDesc, 0, len(desc.Methods)+len(desc.Streams))
+	for _, m := range desc.Methods {
+		guarded.Streams = append(guarded.Streams, grpc.StreamDesc{
+			StreamName: m.MethodName, Handler: r.unary(r.method(desc.ServiceName, m.MethodName), m.Handler),
+		})
 	}
-	guarded.Streams = make([]grpc.StreamDesc, len(desc.Streams))
-	for i, s := range desc.Streams {
-		guarded.Streams[i] = s
-		guarded.Streams[i].Handler = r.stream(r.method(desc.ServiceName, s.StreamName), s.Handler)
+	for _, s := range desc.Streams {
+		s.Handler = r.stream(r.method(desc.ServiceName, s.StreamName), s.Handler)
+		guarded.Streams = append(guarded.Streams, s)
 	}
 	r.Server.RegisterService(&guarded, impl)
 }
@@ -40,20 +42,29 @@ func (r registrar) method(service, name string) method {
 	return method{name: full, access: r.policy.access(full)}
 }
 
-func (r registrar) unary(m method, desc grpc.MethodDesc) grpc.MethodHandler {
+func (r registrar) unary(m method, handle grpc.MethodHandler) grpc.StreamHandler {
 	m.bounded = true
-	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		var response any
-		err := r.guard.call(ctx, m, func(ctx context.Context) (err error) {
-			response, err = desc.Handler(srv, ctx, func(message any) error {
-				return receive(decode, message)
-			}, interceptor)
-			return err
+	return func(srv any, stream grpc.ServerStream) error {
+		return r.guard.call(stream.Context(), m, func(ctx context.Context) error {
+			response, err := handle(srv, ctx, func(message any) error { return receiveWithin(ctx, stream, message) }, nil)
+			if err != nil {
+				return err
+			}
+			return stream.SendMsg(response)
 		})
-		if err != nil {
-			return nil, err
-		}
-		return response, nil
+	}
+}
+
+// receiveWithin receives a message unless ctx ends first. What is received then is nobody's, and the receiving ends with
+// the call.
+func receiveWithin(ctx context.Context, stream grpc.ServerStream, message any) error {
+	received := make(chan error, 1)
+	go func() { received <- receive(stream.RecvMsg, message) }()
+	select {
+	case err := <-received:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the request: %w", context.Cause(ctx))
 	}
 }
 
@@ -74,10 +85,12 @@ func (r registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 	}
 }
 
+// unknownMethod stands for whatever name a caller has made up: logs and traces hold no names but ours.
+const unknownMethod = "unknown"
+
 // unknown answers calls of methods that do not exist: as with all others, to authenticated callers only.
 func (g *guard) unknown(_ any, stream grpc.ServerStream) error {
-	name, _ := grpc.MethodFromServerStream(stream)
-	return g.call(stream.Context(), method{name: name, access: Authenticated}, func(context.Context) error {
+	return g.call(stream.Context(), method{name: unknownMethod, access: Authenticated}, func(context.Context) error {
 		return &Error{Code: codes.Unimplemented, Reason: ReasonNoSuchMethod, Message: "there is no such method"}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +22,8 @@ type rest struct {
 	gateway  *gateway
 	next     http.Handler
 	maxBytes int64
+	// writeTimeout is how long an answer may take from the request on, or each message of a stream.
+	writeTimeout time.Duration
 }
 
 func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,8 +52,10 @@ func (h *rest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, err)
 		return
 	}
-	call := &restCall{query: query}
-	h.next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, restCallKey{}, call)))
+	out := &patientWriter{ResponseWriter: w, conn: http.NewResponseController(w), timeout: h.writeTimeout}
+	call := &restCall{query: query, out: out}
+	h.next.ServeHTTP(out, r.WithContext(context.WithValue(ctx, restCallKey{}, call)))
+	out.end()
 }
 
 func (h *rest) refuse(w http.ResponseWriter, r *http.Request, err error) {

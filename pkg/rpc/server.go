@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -61,6 +62,14 @@ type Options struct {
 	Grace time.Duration
 	// Logger is slog's default when nil.
 	Logger *slog.Logger
+
+	patience patience // the usual when zero
+}
+
+// patience is how long a caller may take over what it sends.
+type patience struct {
+	header  time.Duration // of HTTP, or the handshakes of gRPC
+	request time.Duration // an HTTP request, its body included
 }
 
 // Server is a gRPC server and its REST form, bound to their ports.
@@ -71,6 +80,7 @@ type Server struct {
 	ready     *readiness
 	conn      *grpc.ClientConn
 	endTLS    func()
+	methods   map[string]bool // by full name; complete before the first call
 	stopping  chan struct{}
 	grace     time.Duration
 	log       *slog.Logger
@@ -97,11 +107,14 @@ func Listen(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	if o.patience == (patience{}) {
+		o.patience = patience{header: readHeaderTimeout, request: readTimeout}
+	}
 	if o.Ready == nil {
 		o.Ready = func(context.Context) error { return nil }
 	}
 	s := &Server{
-		health: health.NewServer(), stopping: make(chan struct{}), grace: o.Grace, log: o.Logger,
+		health: health.NewServer(), methods: map[string]bool{}, stopping: make(chan struct{}), grace: o.Grace, log: o.Logger,
 		ready: &readiness{check: o.Ready, log: o.Logger},
 	}
 	protection, endTLS, err := o.Transport.config(reloadInterval)
@@ -152,13 +165,13 @@ func (s *Server) buildGRPC(o Options, protection *tls.Config) error {
 	}
 	s.grpc = grpc.NewServer(
 		grpc.Creds(serverCredentials(protection)),
-		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.Not(filters.HealthCheck())))),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithFilter(filters.All(filters.Not(filters.HealthCheck()), s.serves)))),
 		grpc.UnknownServiceHandler(guard.unknown),
 		grpc.ForceServerCodecV2(newCodec(o.MaxRequestBytes)),
 		grpc.MaxRecvMsgSize(sizeSlack*o.MaxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ConnectionTimeout(readHeaderTimeout),
+		grpc.ConnectionTimeout(o.patience.header),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: o.CallTimeout, MaxConnectionIdle: maxIdle, Time: pingInterval, Timeout: pingTimeout,
 		}),
@@ -171,8 +184,17 @@ func (s *Server) buildGRPC(o Options, protection *tls.Config) error {
 	}
 	grpc_health_v1.RegisterHealthServer(r, s.health)
 	reflection.Register(r)
+	for service, info := range s.grpc.GetServiceInfo() {
+		for _, m := range info.Methods {
+			s.methods["/"+service+"/"+m.Name] = true
+		}
+	}
 	return policy.check(s.grpc.GetServiceInfo())
 }
+
+// serves reports whether there is such a method. Calls of what a caller has made up have no spans and no metrics, which
+// would have its name.
+func (s *Server) serves(info *stats.RPCTagInfo) bool { return s.methods[info.FullMethodName] }
 
 // check finds the entries that name nothing, which a renamed method would leave behind.
 func (p Policy) check(services map[string]grpc.ServiceInfo) error {
@@ -214,8 +236,12 @@ func (s *Server) buildREST(ctx context.Context, o Options, protection *tls.Confi
 			return errors.Join(fmt.Errorf("register a REST service: %w", err), s.conn.Close())
 		}
 	}
+	writeTimeout := o.patience.request + o.CallTimeout
 	root := http.NewServeMux()
-	root.Handle("/", &rest{gatekeeper: gatekeeper{o.Authenticator, o.Certificates, o.Everybody}, gateway: gw, next: mux, maxBytes: int64(o.MaxRequestBytes)})
+	root.Handle("/", &rest{
+		gatekeeper: gatekeeper{o.Authenticator, o.Certificates, o.Everybody}, gateway: gw, next: mux,
+		maxBytes: int64(o.MaxRequestBytes), writeTimeout: writeTimeout,
+	})
 	root.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("alive\n"))
@@ -225,8 +251,8 @@ func (s *Server) buildREST(ctx context.Context, o Options, protection *tls.Confi
 		root.Handle(pattern, handler)
 	}
 	s.http = &http.Server{
-		Handler: root, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout,
-		WriteTimeout: readTimeout + o.CallTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: root, ReadHeaderTimeout: o.patience.header, ReadTimeout: o.patience.request, IdleTimeout: idleTimeout,
+		WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 		TLSConfig: protection,
 		// net/http reports what clients do to their connections.
 		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
