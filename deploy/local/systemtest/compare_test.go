@@ -217,6 +217,7 @@ func playRecordings(t *testing.T, recordings []recording) {
 	if a, b := got.GetExpense(), got.GetOtherExpense(); a.GetAnswers() != int64(len(distinct)) || b.GetCalls() != int64(len(distinct)) {
 		t.Errorf("expense %v and %v", a, b)
 	}
+	s.everythingIsMeasured()
 	s.check()
 }
 

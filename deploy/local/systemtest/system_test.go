@@ -73,6 +73,7 @@ type system struct {
 	token   string // the client's
 	version evaluation.Version
 
+	workers    []string   // base URLs of their health and metrics
 	admin      *stack.API // nil until somebody operates it
 	adminToken string
 }
@@ -203,6 +204,7 @@ func (s *system) worker(env ...string) *stack.Process {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.workers = append(s.workers, strings.TrimSuffix(p.Ready, "/readyz"))
 	return p
 }
 
@@ -300,9 +302,11 @@ func (s *system) hanging(n int) {
 	}
 }
 
-// check ends a test: the promises hold, and the provider's ledger and ours tell of the same calls.
+// check ends a test: the promises hold, the provider's ledger and ours tell of the same calls, and what is measured has
+// its place in the catalogue.
 func (s *system) check() {
 	s.t.Helper()
+	s.measured()
 	fscktest.Require(s.t, s.db)
 	s.accounts()
 	if got, want := s.sim.Stats().Requests, s.count("model_call WHERE outcome <> 'unsent'"); got != want {
