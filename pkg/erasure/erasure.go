@@ -83,7 +83,7 @@ func Erase(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (Outcome, error) {
 	if err != nil {
 		return done, err
 	}
-	waits, err := waiting(ctx, tx, all, held, heirs)
+	waits, err := waiting(ctx, tx, held, heirs)
 	if err != nil {
 		return done, err
 	}
@@ -103,7 +103,7 @@ func Erase(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (Outcome, error) {
 
 // waiting are the contents without an heir whose work cannot be ended now.
 func waiting(
-	ctx context.Context, tx pgx.Tx, all map[content.Hash][]content.Key, held map[content.Key]outbox.Locked, heirs map[content.Hash]uuid.UUID,
+	ctx context.Context, tx pgx.Tx, held map[content.Key]outbox.Locked, heirs map[content.Hash]uuid.UUID,
 ) (map[content.Hash]Wait, error) {
 	waits := map[content.Hash]Wait{}
 	var pending []content.Key

@@ -2,8 +2,8 @@ package fsck_test
 
 import (
 	"context"
-	"fmt"
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
