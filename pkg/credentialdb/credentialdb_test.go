@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -262,5 +263,44 @@ func TestACertificateIsItsClient(t *testing.T) {
 	}
 	if _, err := a.Authenticate(t.Context(), "certificate URI:spiffe://mesh.example/shop"); !errors.Is(err, rpc.ErrInvalidCredentials) {
 		t.Errorf("the name is taken for a token: %v", err)
+	}
+}
+
+// Whoever makes tokens up costs the database little, whatever it tries, and whoever has one does not notice.
+func TestMadeUpTokensAreNotAllLookedUp(t *testing.T) {
+	t.Parallel()
+	db := &counted{Pool: pgtest.New(t)}
+	secret, _ := create(t, db.Pool, acme)
+	a := credentialdb.NewAuthenticator(db)
+	if _, err := a.Authenticate(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	const guesses, atOnce, aSecond, places, own = 4000, 200, 20, 4, 1
+	began := time.Now()
+	var passedOver atomic.Int64
+	var guessers sync.WaitGroup
+	for g := range 8 {
+		guessers.Go(func() {
+			for n := range guesses / 8 {
+				_, err := a.Authenticate(t.Context(), fmt.Sprintf("evo_%d-%d", g, n))
+				if err == nil {
+					t.Error("a guess is right")
+				}
+				if !errors.Is(err, rpc.ErrInvalidCredentials) {
+					passedOver.Add(1)
+				}
+			}
+		})
+	}
+	guessers.Wait()
+	most := atOnce + places + int64(aSecond*time.Since(began).Seconds()) + own + int64(time.Since(began)/credentialdb.Believed) + 1
+	if queries := db.queries.Load(); queries > most || queries < atOnce {
+		t.Errorf("%d queries for %d guesses, want from %d to %d", queries, guesses, atOnce, most)
+	}
+	if passedOver.Load() == 0 {
+		t.Error("every guess was judged")
+	}
+	if _, err := a.Authenticate(t.Context(), secret); err != nil {
+		t.Errorf("a token in use: %v", err)
 	}
 }
