@@ -104,6 +104,10 @@ test: ## Run all tests, shuffled and with the race detector. TESTFLAGS='-run=Nam
 	@.ci/require postgres cc
 	go test -race -shuffle=on $(TESTFLAGS) work
 
+.PHONY: documents
+documents: ## Write the documents anew that are made from what the binaries say of themselves.
+	EVALONCE_UPDATE_DOCUMENTS=1 go test -count=1 -run='^TestTheConfigurationIsDocumented$$' ./deploy/local/systemtest
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s).
 	@{ grep -rlE --include='*_test.go' '^func Fuzz' $$(go list -m -f '{{.Dir}}') || true; } | while read -r file; do \
