@@ -18,7 +18,9 @@ import (
 )
 
 func (c *cli) ticketsCommands() *cobra.Command {
-	return group("tickets", "Tickets, as a client of ticket-api", c.ticketsImport())
+	cmd := group("tickets", "Tickets: create them, as a client of ticket-api, and erase their text", c.ticketsImport(), c.ticketErase())
+	cmd.Aliases = []string{"ticket"}
+	return cmd
 }
 
 const importLong = `Create a ticket for each row of a file of JSON Lines or CSV, with the columns subject,

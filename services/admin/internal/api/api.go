@@ -37,6 +37,7 @@ func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
 	adminv1.RegisterDeadLetterServiceServer(r, NewDeadLetters(db, jobs))
 	adminv1.RegisterRouteServiceServer(r, NewRoutes(db))
 	adminv1.RegisterFsckServiceServer(r, NewFsck(db))
+	adminv1.RegisterTicketAdminServiceServer(r, NewTickets(db))
 }
 
 // Steps do the chunks of the jobs that the services make.
@@ -56,6 +57,7 @@ func Gateways() []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) err
 		adminv1.RegisterDeadLetterServiceHandler,
 		adminv1.RegisterRouteServiceHandler,
 		adminv1.RegisterFsckServiceHandler,
+		adminv1.RegisterTicketAdminServiceHandler,
 	}
 }
 
@@ -128,6 +130,8 @@ func Policy() rpc.Policy {
 		adminv1.RouteService_SetBudget_FullMethodName:           write,
 
 		adminv1.FsckService_RunFsck_FullMethodName: read,
+
+		adminv1.TicketAdminService_EraseTicket_FullMethodName: write,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aymanbagabas/go-udiff"
 	"google.golang.org/grpc/codes"
@@ -12,12 +13,14 @@ import (
 	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/comparison"
 	"github.com/evalonce/evalonce/pkg/credentialdb"
+	"github.com/evalonce/evalonce/pkg/erasure"
 	"github.com/evalonce/evalonce/pkg/evaluation"
 	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/policydb"
 	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/versiondb"
 	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
 )
@@ -41,7 +44,12 @@ const (
 	reasonDeadLetterNotFound   = "DEAD_LETTER_NOT_FOUND"
 	reasonRouteNotFound        = "ROUTE_NOT_FOUND"
 	reasonFsckRunning          = "FSCK_RUNNING"
+	reasonTicketNotFound       = "TICKET_NOT_FOUND"
+	reasonTicketBusy           = "TICKET_BUSY"
 )
+
+// busyRetry is how long a call with the model may take, and mostly takes less.
+const busyRetry = 5 * time.Second
 
 // Errors is what callers are told of the services' domain errors; nil for any other.
 func Errors(err error) *rpc.Error {
@@ -52,6 +60,7 @@ func Errors(err error) *rpc.Error {
 	var sampleExists *comparison.SampleExistsError
 	var jobState *jobdb.StateError
 	var dear *reprocess.CostError
+	var busy *erasure.BusyError
 	switch {
 	case errors.Is(err, versiondb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: "there is no such version", Cause: err}
@@ -102,6 +111,13 @@ func Errors(err error) *rpc.Error {
 			Metadata: map[string]string{
 				"calls": strconv.FormatInt(dear.Estimate.Calls(), 10), "estimatedCostUsd": dear.Estimate.CostUSD.String(), "maxCostUsd": dear.Max.String(),
 			},
+		}
+	case errors.Is(err, ticketdb.ErrNotFound):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonTicketNotFound, Message: "there is no such ticket", Cause: err}
+	case errors.As(err, &busy):
+		return &rpc.Error{
+			Code: codes.Unavailable, Reason: reasonTicketBusy, RetryAfter: busyRetry, Cause: err, Metadata: map[string]string{"why": string(busy.Why)},
+			Message: busy.Error() + ": nothing is changed, and the call is to be made again",
 		}
 	case errors.Is(err, auditdb.ErrKeyReused):
 		return &rpc.Error{
