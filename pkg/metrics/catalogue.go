@@ -291,7 +291,10 @@ func snapshot() []Metric {
 			Name: Jobs, Unit: "{job}", Labels: []Label{label("kind", "evaluate", "replay", "policy"), label("state", "running", "paused", "failed")},
 			Help: "Jobs that run or are paused, and those that have failed within 7 days.",
 		},
-		{Name: WebhookEndpoints, Unit: "{endpoint}", Labels: []Label{label("state", "enabled", "disabled")}, Help: "Webhook endpoints, up to 10,000."},
+		{
+			Name: WebhookEndpoints, Unit: "{endpoint}", Labels: []Label{label("state", "enabled", "disabled"), label("reason", None, "client", "gone", "failing")},
+			Help: "Webhook endpoints, up to 10,000, with the reason why they are disabled.",
+		},
 		{
 			Name: WebhookOldestDue, Unit: "s",
 			Help: "How long the delivery that is due the longest has been so, of the enabled endpoints that are not left alone; 0 when none is.",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -76,7 +77,34 @@ func (m *maker) counter(name string) counter {
 	d := m.find(name, Counter)
 	c, err := m.meter.Int64Counter(d.Name, metric.WithUnit(d.Unit), metric.WithDescription(d.Help))
 	m.errs = append(m.errs, err)
-	return counter{labelsOf(d), c}
+	made := counter{labelsOf(d), c}
+	if err == nil {
+		made.begin()
+	}
+	return made
+}
+
+// seriesMost is how many series of a counter are begun at nothing.
+const seriesMost = 8
+
+// begin shows series that are known beforehand with a 0. Of one that begins with its first event, nobody sees the rise.
+func (c counter) begin() {
+	all := [][]string{nil}
+	for _, l := range c.labels.labels {
+		var longer [][]string
+		for _, values := range all {
+			for _, v := range l.Values {
+				longer = append(longer, append(slices.Clone(values), v))
+			}
+		}
+		all = longer
+	}
+	if len(all) > seriesMost {
+		return
+	}
+	for _, values := range all {
+		c.of.Add(context.Background(), 0, metric.WithAttributeSet(c.set(values...)))
+	}
 }
 
 func (c counter) add(ctx context.Context, n int64, values ...string) {

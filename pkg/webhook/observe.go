@@ -13,14 +13,15 @@ const endpointsMost = 10_000
 
 // Standing is how webhooks stand.
 type Standing struct {
-	Enabled, Disabled int64         // endpoints
-	OldestDue         time.Duration // of the deliveries that somebody should have attempted; 0 when there is none
+	Enabled   int64            // endpoints
+	Disabled  map[string]int64 // by reason
+	OldestDue time.Duration    // of the deliveries that somebody should have attempted; 0 when there is none
 }
 
 // Stand returns how webhooks stand.
 func Stand(ctx context.Context, db webhooksql.DBTX) (Standing, error) {
 	q := webhooksql.New(db)
-	n, err := q.EndpointsByState(ctx, endpointsMost)
+	counts, err := q.EndpointsByState(ctx, endpointsMost)
 	if err != nil {
 		return Standing{}, fmt.Errorf("count the webhook endpoints: %w", err)
 	}
@@ -28,5 +29,13 @@ func Stand(ctx context.Context, db webhooksql.DBTX) (Standing, error) {
 	if err != nil {
 		return Standing{}, fmt.Errorf("look for the oldest delivery: %w", err)
 	}
-	return Standing{Enabled: n.Enabled, Disabled: n.Disabled, OldestDue: max(0, time.Duration(age*float64(time.Second)))}, nil
+	s := Standing{Disabled: map[string]int64{}, OldestDue: max(0, time.Duration(age*float64(time.Second)))}
+	for _, c := range counts {
+		if c.DisabledReason == "" {
+			s.Enabled = c.Count
+		} else {
+			s.Disabled[c.DisabledReason] = c.Count
+		}
+	}
+	return s, nil
 }

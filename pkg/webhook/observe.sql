@@ -1,6 +1,7 @@
--- name: EndpointsByState :one
-SELECT count(*) FILTER (WHERE e.state = 'enabled')::bigint AS enabled, count(*) FILTER (WHERE e.state = 'disabled')::bigint AS disabled
-FROM (SELECT state FROM webhook_endpoint WHERE state <> 'deleted' LIMIT @most) e;
+-- name: EndpointsByState :many
+SELECT coalesce(e.disabled_reason, '')::text AS disabled_reason, count(*) AS count
+FROM (SELECT disabled_reason FROM webhook_endpoint WHERE state <> 'deleted' LIMIT @most) e
+GROUP BY 1;
 
 -- name: OldestDue :one
 -- Each endpoint's oldest is the first entry of its index.

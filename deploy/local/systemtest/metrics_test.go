@@ -140,10 +140,8 @@ func (s *system) callNothing() {
 // byFaults are the metrics that show only once something goes wrong, or is set: limits, webhooks, other models, duplicates.
 func byFaults() []string {
 	return []string{
-		"evalonce_leases_lost_total", "evalonce_leases_reclaimed_total", "evalonce_unknown_outcomes_total", "evalonce_model_substitutions_total",
-		"evalonce_webhook_attempts_total", "evalonce_webhook_attempt_duration_seconds", "evalonce_webhook_endpoints_disabled_total",
+		"evalonce_model_substitutions_total", "evalonce_webhook_attempts_total", "evalonce_webhook_attempt_duration_seconds",
 		"evalonce_route_limit", "evalonce_route_permits", "evalonce_spend_USD", "evalonce_spend_limit_USD", "evalonce_saved_USD", "evalonce_sweep_count",
-		"evalonce_dedup_hits_total",
 	}
 }
 

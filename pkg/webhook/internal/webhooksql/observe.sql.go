@@ -9,21 +9,35 @@ import (
 	"context"
 )
 
-const endpointsByState = `-- name: EndpointsByState :one
-SELECT count(*) FILTER (WHERE e.state = 'enabled')::bigint AS enabled, count(*) FILTER (WHERE e.state = 'disabled')::bigint AS disabled
-FROM (SELECT state FROM webhook_endpoint WHERE state <> 'deleted' LIMIT $1) e
+const endpointsByState = `-- name: EndpointsByState :many
+SELECT coalesce(e.disabled_reason, '')::text AS disabled_reason, count(*) AS count
+FROM (SELECT disabled_reason FROM webhook_endpoint WHERE state <> 'deleted' LIMIT $1) e
+GROUP BY 1
 `
 
 type EndpointsByStateRow struct {
-	Enabled  int64
-	Disabled int64
+	DisabledReason string
+	Count          int64
 }
 
-func (q *Queries) EndpointsByState(ctx context.Context, most int32) (EndpointsByStateRow, error) {
-	row := q.db.QueryRow(ctx, endpointsByState, most)
-	var i EndpointsByStateRow
-	err := row.Scan(&i.Enabled, &i.Disabled)
-	return i, err
+func (q *Queries) EndpointsByState(ctx context.Context, most int32) ([]EndpointsByStateRow, error) {
+	rows, err := q.db.Query(ctx, endpointsByState, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EndpointsByStateRow
+	for rows.Next() {
+		var i EndpointsByStateRow
+		if err := rows.Scan(&i.DisabledReason, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const oldestDue = `-- name: OldestDue :one

@@ -133,7 +133,7 @@ func TestSnapshot(t *testing.T) {
 		metrics.RouteLimit + " main requests_per_minute": 600, metrics.RouteLimit + " main concurrent_calls": 20,
 		metrics.Spend + " main month": 450, metrics.SpendLimit + " main month": 500,
 		metrics.Jobs + " replay running": 1, metrics.Jobs + " policy paused": 0,
-		metrics.WebhookEndpoints + " enabled": 2, metrics.WebhookEndpoints + " disabled": 1,
+		metrics.WebhookEndpoints + " enabled none": 2, metrics.WebhookEndpoints + " disabled gone": 1, metrics.WebhookEndpoints + " disabled failing": 0,
 		metrics.SweepOK: 0, metrics.SweepCount + " reconciled": 7,
 	} {
 		if got, ok := shown[name]; !ok || got != want {

@@ -115,8 +115,10 @@ func (s *samples) addWebhooks(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	s.add(metrics.WebhookEndpoints, float64(w.Enabled), "enabled")
-	s.add(metrics.WebhookEndpoints, float64(w.Disabled), "disabled")
+	s.add(metrics.WebhookEndpoints, float64(w.Enabled), "enabled", metrics.None)
+	for _, reason := range []string{"client", "gone", "failing"} {
+		s.add(metrics.WebhookEndpoints, float64(w.Disabled[reason]), "disabled", reason)
+	}
 	s.add(metrics.WebhookOldestDue, w.OldestDue.Seconds())
 	return nil
 }
