@@ -87,12 +87,12 @@ func (n NewEndpoint) fingerprint() [sha256.Size]byte {
 // Created is an endpoint with its secret, as its receiver takes it.
 type Created struct {
 	Endpoint Endpoint
-	Secret   string
+	Secret   string // empty when replayed
 	Replayed bool
 }
 
-// Create makes an endpoint. The same request again returns the same secret; one with its id that asks for another
-// endpoint is refused with ErrRequestReused.
+// Create makes an endpoint. The same request again returns the endpoint without the secret, which is shown once; one with
+// its id that asks for another endpoint is refused with ErrRequestReused.
 func (s *Endpoints) Create(ctx context.Context, n NewEndpoint) (c Created, err error) {
 	err = postgres.InTx(ctx, s.db, func(ctx context.Context, tx pgx.Tx) error {
 		c = Created{}
@@ -107,7 +107,8 @@ func (s *Endpoints) Create(ctx context.Context, n NewEndpoint) (c Created, err e
 			return ErrRequestReused
 		case err == nil:
 			c.Replayed = true
-			return s.shown(ctx, q, n.ClientID, first.ID, n.RequestID, &c)
+			c.Endpoint, err = get(ctx, q, n.ClientID, first.ID)
+			return err
 		case !errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("look for the request: %w", err)
 		}
@@ -140,21 +141,6 @@ func (s *Endpoints) Create(ctx context.Context, n NewEndpoint) (c Created, err e
 		return Created{}, fmt.Errorf("create a webhook endpoint of %s: %w", n.ClientID, err)
 	}
 	return c, nil
-}
-
-// shown fills in what the first request was answered with.
-func (s *Endpoints) shown(ctx context.Context, q *webhooksql.Queries, client string, id uuid.UUID, requestID string, c *Created) error {
-	row, err := q.SecretByRequest(ctx, webhooksql.SecretByRequestParams{EndpointID: id, RequestID: requestID})
-	if err != nil {
-		return fmt.Errorf("read the secret of endpoint %s: %w", id, err)
-	}
-	secret, err := s.keys.open(id, row.Sealed)
-	if err != nil {
-		return err
-	}
-	c.Secret = showSecret(secret)
-	c.Endpoint, err = get(ctx, q, client, id)
-	return err
 }
 
 // addSecret makes the newest secret of an endpoint, and returns when those before it end.
@@ -278,12 +264,12 @@ func (s *Endpoints) Delete(ctx context.Context, client string, id uuid.UUID) err
 
 // Rotated is a new secret.
 type Rotated struct {
-	Secret    string
+	Secret    string    // empty when replayed
 	OldExpire time.Time // when the ones before it end
 	Replayed  bool
 }
 
-// Rotate makes a new secret; those before it sign for as long as grace. The same request again returns the same secret.
+// Rotate makes a new secret; those before it sign for as long as grace. The same request again makes none.
 func (s *Endpoints) Rotate(ctx context.Context, client string, id uuid.UUID, grace time.Duration, requestID string) (r Rotated, err error) {
 	err = s.change(ctx, client, id, func(ctx context.Context, q *webhooksql.Queries, _ Endpoint) error {
 		r = Rotated{}
@@ -293,9 +279,8 @@ func (s *Endpoints) Rotate(ctx context.Context, client string, id uuid.UUID, gra
 			case err == nil && first.GraceSeconds != grace.Seconds():
 				return ErrRequestReused
 			case err == nil:
-				secret, err := s.keys.open(id, first.Sealed)
-				r = Rotated{Secret: showSecret(secret), OldExpire: first.OldExpireTime, Replayed: true}
-				return err
+				r = Rotated{OldExpire: first.OldExpireTime, Replayed: true}
+				return nil
 			case !errors.Is(err, pgx.ErrNoRows):
 				return fmt.Errorf("look for the request: %w", err)
 			}

@@ -354,7 +354,7 @@ WHERE e.id = @id AND e.client_id = @client_id AND e.state <> 'deleted';
 DELETE FROM webhook_secret WHERE endpoint_id = @endpoint_id;
 
 -- name: SecretByRequest :one
-SELECT s.sealed, extract(epoch FROM s.grace)::float8 AS grace_seconds, (s.created_at + s.grace)::timestamptz AS old_expire_time
+SELECT extract(epoch FROM s.grace)::float8 AS grace_seconds, (s.created_at + s.grace)::timestamptz AS old_expire_time
 FROM webhook_secret s WHERE s.endpoint_id = @endpoint_id AND s.request_id = @request_id::text;
 
 -- name: SigningSecrets :one

@@ -1087,7 +1087,7 @@ func (q *Queries) SealedOtherwise(ctx context.Context, arg SealedOtherwiseParams
 }
 
 const secretByRequest = `-- name: SecretByRequest :one
-SELECT s.sealed, extract(epoch FROM s.grace)::float8 AS grace_seconds, (s.created_at + s.grace)::timestamptz AS old_expire_time
+SELECT extract(epoch FROM s.grace)::float8 AS grace_seconds, (s.created_at + s.grace)::timestamptz AS old_expire_time
 FROM webhook_secret s WHERE s.endpoint_id = $1 AND s.request_id = $2::text
 `
 
@@ -1097,7 +1097,6 @@ type SecretByRequestParams struct {
 }
 
 type SecretByRequestRow struct {
-	Sealed        []byte
 	GraceSeconds  float64
 	OldExpireTime time.Time
 }
@@ -1105,7 +1104,7 @@ type SecretByRequestRow struct {
 func (q *Queries) SecretByRequest(ctx context.Context, arg SecretByRequestParams) (SecretByRequestRow, error) {
 	row := q.db.QueryRow(ctx, secretByRequest, arg.EndpointID, arg.RequestID)
 	var i SecretByRequestRow
-	err := row.Scan(&i.Sealed, &i.GraceSeconds, &i.OldExpireTime)
+	err := row.Scan(&i.GraceSeconds, &i.OldExpireTime)
 	return i, err
 }
 

@@ -539,7 +539,7 @@ func (x *CreateWebhookEndpointRequest) GetRequestId() string {
 type CreateWebhookEndpointResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint *WebhookEndpoint       `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// `whsec_` and the secret in base64, as libraries of Standard Webhooks take it.
+	// `whsec_` and the secret in base64, as libraries of Standard Webhooks take it. Empty in the answer to a repeated request.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -933,8 +933,9 @@ func (x *RotateWebhookSecretRequest) GetRequestId() string {
 }
 
 type RotateWebhookSecretResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Secret string                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty in the answer to a repeated request.
+	Secret string `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
 	// When the old secrets end.
 	OldSecretsExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=old_secrets_expire_time,json=oldSecretsExpireTime,proto3" json:"old_secrets_expire_time,omitempty"`
 	unknownFields        protoimpl.UnknownFields

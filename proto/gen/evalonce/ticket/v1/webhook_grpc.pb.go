@@ -44,8 +44,9 @@ const (
 //
 // Every call fails with FAILED_PRECONDITION, reason WEBHOOKS_NOT_CONFIGURED, on a server without keys for the secrets.
 type WebhookServiceClient interface {
-	// CreateWebhookEndpoint registers an endpoint, and returns the secret that its deliveries are signed with. No other
-	// call returns that secret again, but for this one repeated with the same `request_id` or `Idempotency-Key`.
+	// CreateWebhookEndpoint registers an endpoint, and returns the secret that its deliveries are signed with. That is the
+	// one time it is shown: repeated with the same `request_id` or `Idempotency-Key`, the call returns the endpoint without
+	// it. Who has lost it makes another with RotateWebhookSecret.
 	CreateWebhookEndpoint(ctx context.Context, in *CreateWebhookEndpointRequest, opts ...grpc.CallOption) (*CreateWebhookEndpointResponse, error)
 	// ListWebhookEndpoints returns the caller's endpoints, the oldest first: 20 at most.
 	ListWebhookEndpoints(ctx context.Context, in *ListWebhookEndpointsRequest, opts ...grpc.CallOption) (*ListWebhookEndpointsResponse, error)
@@ -56,7 +57,7 @@ type WebhookServiceClient interface {
 	// DeleteWebhookEndpoint removes an endpoint with its deliveries, delivered or not.
 	DeleteWebhookEndpoint(ctx context.Context, in *DeleteWebhookEndpointRequest, opts ...grpc.CallOption) (*DeleteWebhookEndpointResponse, error)
 	// RotateWebhookSecret makes a new secret. The old ones sign beside it until the grace is over, so that a receiver may
-	// change at any time in between. Repeated with the same `request_id` it returns the same secret.
+	// change at any time in between. Repeated with the same `request_id` it makes none, and does not show the secret again.
 	RotateWebhookSecret(ctx context.Context, in *RotateWebhookSecretRequest, opts ...grpc.CallOption) (*RotateWebhookSecretResponse, error)
 	// SendTestEvent queues an `endpoint.test` before all that waits. It is tried once, by the worker, just as any other.
 	SendTestEvent(ctx context.Context, in *SendTestEventRequest, opts ...grpc.CallOption) (*WebhookDelivery, error)
@@ -180,8 +181,9 @@ func (c *webhookServiceClient) RedeliverWebhooks(ctx context.Context, in *Redeli
 //
 // Every call fails with FAILED_PRECONDITION, reason WEBHOOKS_NOT_CONFIGURED, on a server without keys for the secrets.
 type WebhookServiceServer interface {
-	// CreateWebhookEndpoint registers an endpoint, and returns the secret that its deliveries are signed with. No other
-	// call returns that secret again, but for this one repeated with the same `request_id` or `Idempotency-Key`.
+	// CreateWebhookEndpoint registers an endpoint, and returns the secret that its deliveries are signed with. That is the
+	// one time it is shown: repeated with the same `request_id` or `Idempotency-Key`, the call returns the endpoint without
+	// it. Who has lost it makes another with RotateWebhookSecret.
 	CreateWebhookEndpoint(context.Context, *CreateWebhookEndpointRequest) (*CreateWebhookEndpointResponse, error)
 	// ListWebhookEndpoints returns the caller's endpoints, the oldest first: 20 at most.
 	ListWebhookEndpoints(context.Context, *ListWebhookEndpointsRequest) (*ListWebhookEndpointsResponse, error)
@@ -192,7 +194,7 @@ type WebhookServiceServer interface {
 	// DeleteWebhookEndpoint removes an endpoint with its deliveries, delivered or not.
 	DeleteWebhookEndpoint(context.Context, *DeleteWebhookEndpointRequest) (*DeleteWebhookEndpointResponse, error)
 	// RotateWebhookSecret makes a new secret. The old ones sign beside it until the grace is over, so that a receiver may
-	// change at any time in between. Repeated with the same `request_id` it returns the same secret.
+	// change at any time in between. Repeated with the same `request_id` it makes none, and does not show the secret again.
 	RotateWebhookSecret(context.Context, *RotateWebhookSecretRequest) (*RotateWebhookSecretResponse, error)
 	// SendTestEvent queues an `endpoint.test` before all that waits. It is tried once, by the worker, just as any other.
 	SendTestEvent(context.Context, *SendTestEventRequest) (*WebhookDelivery, error)
