@@ -167,7 +167,7 @@ func (a *Authenticator) readToken(ctx context.Context, digest [sha256.Size]byte)
 		a.good.Set(digest, struct{}{}, ttlcache.DefaultTTL)
 	default:
 		a.good.Delete(digest)
-		a.guesses.Allow()
+		a.guesses.Reserve() // into debt, where several were looked up at once
 	}
 	return v, err
 }

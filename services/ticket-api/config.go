@@ -3,11 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/evalonce/evalonce/pkg/access"
+	"github.com/evalonce/evalonce/pkg/pace"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/webhook"
+	"github.com/evalonce/evalonce/services/ticket-api/internal/api"
 )
 
 // Config is everything that can be set.
@@ -22,6 +25,8 @@ type Config struct {
 	MaxSubjectCharacters   int             `env:"EVALONCE_MAX_SUBJECT_CHARACTERS" envDefault:"1000" help:"longest subject of a ticket, in characters"`
 	MaxMessageBytes        int             `env:"EVALONCE_MAX_MESSAGE_BYTES" envDefault:"65536" help:"longest message of a ticket, in bytes of UTF-8"`
 	MaxRequestBytes        int             `env:"EVALONCE_MAX_REQUEST_BYTES" envDefault:"3145728" help:"largest request, in bytes as sent; a batch's answer is larger, and clients take 4 MiB by default"`
+	ClientTicketsPerSecond float64         `env:"EVALONCE_CLIENT_TICKETS_PER_SECOND" envDefault:"0" help:"tickets that one client may create in a second, on this replica; replays count; 0 is no limit"`
+	ClientTicketsBurst     int             `env:"EVALONCE_CLIENT_TICKETS_BURST" envDefault:"1000" help:"tickets that it may create at once after a pause"`
 	RequestRetention       time.Duration   `env:"EVALONCE_REQUEST_RETENTION" envDefault:"168h" help:"how long an idempotency key is known"`
 	WebhookKeys            webhook.Keyring `env:"EVALONCE_WEBHOOK_KEYS" secret:"true" help:"name=key[,name=key...], the keys of webhook secrets: 32 bytes in base64; the first seals, all open; the same as the workers'. Without any, no webhooks can be registered"`
 	WebhookAllowHTTP       bool            `env:"EVALONCE_WEBHOOK_ALLOW_HTTP" envDefault:"false" help:"let webhook endpoints have no TLS"`
@@ -48,6 +53,12 @@ func (c Config) Validate() error {
 	if least := 4*c.MaxSubjectCharacters + c.MaxMessageBytes + 4096; c.MaxRequestBytes < least {
 		refuse("EVALONCE_MAX_REQUEST_BYTES", "must be at least %d, for the largest ticket", least)
 	}
+	if !(c.ClientTicketsPerSecond >= 0) || c.ClientTicketsPerSecond > math.MaxInt32 {
+		refuse("EVALONCE_CLIENT_TICKETS_PER_SECOND", "must be at least 0")
+	}
+	if c.ClientTicketsBurst < api.MaxBatch {
+		refuse("EVALONCE_CLIENT_TICKETS_BURST", "must be at least %d, for the largest batch", api.MaxBatch)
+	}
 	if c.RequestRetention < time.Minute {
 		refuse("EVALONCE_REQUEST_RETENTION", "must be at least 1m: a key must outlive the retries of its request")
 	}
@@ -58,4 +69,10 @@ func (c Config) Validate() error {
 		refuse("EVALONCE_SHUTDOWN_GRACE", "must be positive")
 	}
 	return errors.Join(append(problems, c.Access.Validate())...)
+}
+
+func (c Config) limits() api.Limits {
+	return api.Limits{
+		SubjectCharacters: c.MaxSubjectCharacters, MessageBytes: c.MaxMessageBytes, Pace: pace.New(c.ClientTicketsPerSecond, c.ClientTicketsBurst),
+	}
 }

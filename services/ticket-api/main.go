@@ -52,7 +52,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention, Metrics: measured})
-	limits := api.Limits{SubjectCharacters: cfg.MaxSubjectCharacters, MessageBytes: cfg.MaxMessageBytes}
+	limits := cfg.limits()
 	service := api.New(submitter, ticketdb.New(pool), limits)
 	webhooks := api.NewWebhooks(webhook.NewEndpoints(pool, &cfg.WebhookKeys), cfg.WebhookAllowHTTP)
 	options := rpc.Options{

@@ -15,7 +15,8 @@ import (
 	"github.com/evalonce/evalonce/services/ticket-api/internal/submit"
 )
 
-const maxBatch = 500
+// MaxBatch is how many tickets one request creates at most.
+const MaxBatch = 500
 
 // CreateTicket stores one ticket and its pending evaluation.
 func (s *Service) CreateTicket(ctx context.Context, r *ticketv1.CreateTicketRequest) (*ticketv1.Ticket, error) {
@@ -30,6 +31,9 @@ func (s *Service) CreateTicket(ctx context.Context, r *ticketv1.CreateTicketRequ
 	}
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
+	}
+	if err := s.limits.admit(client, 1); err != nil {
+		return nil, err
 	}
 	ctx, span := s.startSend(ctx, 1)
 	defer span.End()
@@ -54,6 +58,9 @@ func (s *Service) BatchCreateTickets(ctx context.Context, r *ticketv1.BatchCreat
 	}
 	hashes, err := s.checkBatch(ctx, r)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.limits.admit(client, len(r.GetRequests())); err != nil {
 		return nil, err
 	}
 	ctx, span := s.startSend(ctx, len(r.GetRequests()))
@@ -95,9 +102,9 @@ func (s *Service) checkBatch(ctx context.Context, r *ticketv1.BatchCreateTickets
 	switch n := len(items); {
 	case n == 0:
 		return nil, rpc.InvalidFields(rpc.Violation{Field: "requests", Reason: "REQUIRED", Description: "must not be empty"})
-	case n > maxBatch:
+	case n > MaxBatch:
 		return nil, rpc.InvalidFields(rpc.Violation{
-			Field: "requests", Reason: rpc.ReasonFieldTooLarge, Description: fmt.Sprintf("must be at most %d, not %d", maxBatch, n),
+			Field: "requests", Reason: rpc.ReasonFieldTooLarge, Description: fmt.Sprintf("must be at most %d, not %d", MaxBatch, n),
 		})
 	}
 	hashes := make([]content.Hash, len(items))

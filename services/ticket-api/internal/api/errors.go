@@ -17,6 +17,7 @@ const (
 	reasonNoActiveVersion = "NO_ACTIVE_VERSION"
 	reasonKeyNotSupported = "IDEMPOTENCY_KEY_NOT_SUPPORTED"
 	reasonKeyExpired      = "IDEMPOTENCY_KEY_EXPIRED"
+	reasonTooManyTickets  = "TOO_MANY_TICKETS"
 )
 
 // expiryRetry is as short as a retry may be: the key is free by now.

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
+	"github.com/evalonce/evalonce/pkg/pace"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/ticketdb"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
@@ -37,10 +38,12 @@ type Tickets interface {
 	Evaluations(ctx context.Context, scope ticketdb.Scope, id uuid.UUID) ([]ticketdb.Evaluation, error)
 }
 
-// Limits of a ticket's text, as it was sent.
+// Limits of tickets.
 type Limits struct {
-	SubjectCharacters int
+	SubjectCharacters int // of the text, as it was sent
 	MessageBytes      int
+	// Pace is how fast each client may create tickets; nil is as fast as it can. A replay is as much work, and counts.
+	Pace *pace.Clients
 }
 
 // Service is the TicketService.

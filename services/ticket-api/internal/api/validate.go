@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/rpc"
@@ -64,4 +66,16 @@ func readID(field, what, s string) (uuid.UUID, error) {
 		return uuid.Nil, rpc.InvalidFields(rpc.Violation{Field: field, Reason: "MALFORMED", Description: "must be " + what + ", a UUID"})
 	}
 	return id, nil
+}
+
+// admit refuses a client's tickets, all of them, while it creates faster than it may.
+func (l Limits) admit(client string, tickets int) error {
+	wait, ok := l.Pace.Take(client, tickets, time.Now())
+	if ok {
+		return nil
+	}
+	return &rpc.Error{
+		Code: codes.ResourceExhausted, Reason: reasonTooManyTickets, RetryAfter: wait,
+		Message: "the client creates tickets faster than it may; nothing is stored, and the same request will do later",
+	}
 }
