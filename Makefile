@@ -108,6 +108,11 @@ test: ## Run all tests, shuffled and with the race detector. TESTFLAGS='-run=Nam
 documents: ## Write the documents anew that are made from what the binaries say of themselves.
 	EVALONCE_UPDATE_DOCUMENTS=1 go test -count=1 -run='^TestTheConfigurationIsDocumented$$' ./deploy/local/systemtest
 
+.PHONY: test-alerts
+test-alerts: ## Check the alerts, and run their tests with promtool, which is fetched where there is apt-get.
+	@promtool=$$(.ci/promtool) || { echo '*** SKIPPED: nobody has tested the alerts ***' >&2; exit 0; }; \
+	"$$promtool" check rules deploy/prometheus/rules.yaml && "$$promtool" test rules deploy/prometheus/rules_test.yaml
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s).
 	@{ grep -rlE --include='*_test.go' '^func Fuzz' $$(go list -m -f '{{.Dir}}') || true; } | while read -r file; do \
