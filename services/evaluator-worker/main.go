@@ -77,7 +77,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	})
 	group := process.NewGroup(ctx)
 	if cfg.HealthAddress != "" {
-		group.Go("health", health.Server{Address: cfg.HealthAddress, Ready: schema.Ready(settles), Metrics: observed.Metrics}.Run)
+		group.Go("health", health.Server{Address: cfg.HealthAddress, Ready: schema.Ready(settles), Remarks: worker.Remarks, Metrics: observed.Metrics}.Run)
 	}
 	group.GoWithin(cfg.ShutdownGrace+evaluate.SaveMost+process.DefaultGrace, "evaluate", worker.Run)
 	group.GoWithin(webhook.Timeout+deliver.SaveMost+process.DefaultGrace, "webhooks", webhooks.Run)

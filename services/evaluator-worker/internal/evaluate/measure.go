@@ -3,6 +3,7 @@ package evaluate
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,6 +12,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/inference"
 )
 
@@ -161,4 +163,21 @@ func (w *Worker) running(observe func(route string, n int)) {
 	for _, l := range w.allLines() {
 		observe(l.name, int(l.under.Load()))
 	}
+}
+
+// Remarks tell of the routes whose work waits until an operator does something; the worker is ready all the same.
+func (w *Worker) Remarks() []string {
+	var remarks []string
+	for _, l := range w.allLines() {
+		switch state := l.state.Load(); {
+		case state.Paused:
+			remarks = append(remarks, "route "+l.name+" is paused")
+		case state.State == route.Halted:
+			remarks = append(remarks, "route "+l.name+" is halted: "+state.Reason)
+		case state.Parked() != "":
+			remarks = append(remarks, "route "+l.name+": "+state.Parked())
+		}
+	}
+	slices.Sort(remarks)
+	return remarks
 }
