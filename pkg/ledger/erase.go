@@ -35,13 +35,19 @@ func EraseResponses(ctx context.Context, tx pgx.Tx, keys []content.Key) (int64, 
 	return n, nil
 }
 
+// ErasedResponses is what a look at old calls has come to.
+type ErasedResponses struct {
+	Next   uuid.UUID // the last call that was looked at; nil when there was none
+	Erased int64
+	Left   bool // there are responses that wait to be judged
+}
+
 // EraseOldResponses looks at up to window calls behind an id, in the order of their ids, that were opened before an
-// instant, and takes from those that are judged their responses. Next is the last that was looked at; nil when there was
-// none.
-func EraseOldResponses(ctx context.Context, tx pgx.Tx, after uuid.UUID, before time.Time, window int) (next uuid.UUID, erased int64, err error) {
+// instant, and takes from those that are judged their responses.
+func EraseOldResponses(ctx context.Context, tx pgx.Tx, after uuid.UUID, before time.Time, window int) (ErasedResponses, error) {
 	row, err := ledgersql.New(tx).EraseOldResponses(ctx, ledgersql.EraseOldResponsesParams{After: after, Before: before, WindowSize: int32(window)})
 	if err != nil {
-		return uuid.Nil, 0, fmt.Errorf("erase old responses: %w", err)
+		return ErasedResponses{}, fmt.Errorf("erase old responses: %w", err)
 	}
-	return row.Last, row.Erased, nil
+	return ErasedResponses{Next: row.Last, Erased: row.Erased, Left: row.LeftOver}, nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
 )
 
 // Config says where the database is and how long anything there may take. Every zero value leaves the choice to
@@ -42,6 +43,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// Tracer sees every statement, with its text: it must not record arguments.
 	Tracer pgx.QueryTracer
+	// Spans makes [Spans] the tracer, with the process's tracer provider, where there is no other.
+	Spans bool
 }
 
 const (
@@ -92,8 +95,11 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if poolConfig.MaxConnLifetimeJitter == 0 {
 		poolConfig.MaxConnLifetimeJitter = lifetimeJitter
 	}
-	if cfg.Tracer != nil {
+	switch {
+	case cfg.Tracer != nil:
 		conn.Tracer = cfg.Tracer
+	case cfg.Spans:
+		conn.Tracer = NewSpans(otel.Tracer("github.com/evalonce/evalonce/pkg/postgres"))
 	}
 	poolConfig.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())

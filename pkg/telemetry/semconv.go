@@ -15,7 +15,18 @@ import (
 const (
 	SpanSendEvaluation    = "send evaluation"    // PRODUCER, in the trace of the request
 	SpanProcessEvaluation = "process evaluation" // CONSUMER, a trace of its own, linked to those of the tickets it serves
+	SpanClaimEvaluation   = "claim evaluation"   // CLIENT, a trace of its own for a batch
+	SpanSettleEvaluation  = "settle evaluation"  // CLIENT, a trace of its own for a batch, linked to its evaluations
+	SpanDeliverWebhook    = "deliver webhook"    // PRODUCER, a trace of its own for each attempt
+	SpanSweep             = "sweep"              // a trace of its own, with a span for each step
+	SpanJobChunk          = "reprocess chunk"    // a trace of its own, linked to the request that has started the job
 )
+
+// LinksMost bounds the links of one span, as OpenTelemetry does; beyond it they are counted.
+const LinksMost = 128
+
+// SweepStepSpan is the name of a step of a sweep.
+func SweepStepSpan(step string) string { return SpanSweep + " " + step }
 
 // ChatSpan is the name of a call to a model, a CLIENT span.
 func ChatSpan(model string) string { return "chat " + model }
@@ -57,6 +68,12 @@ const (
 	TicketsServed    = attribute.Key("evalonce.tickets.served")    // by this one evaluation
 	ModelSubstituted = attribute.Key("evalonce.model.substituted") // another model answered than the one that was asked
 	CostUSD          = attribute.Key("evalonce.cost_usd")
+	LinksLeftOut     = attribute.Key("evalonce.links.left_out") // how many links there would be more
+	Idle             = attribute.Key("evalonce.idle")           // nothing was found to do: such spans are not exported
+	EventID          = attribute.Key("evalonce.webhook.event_id")
+	EndpointID       = attribute.Key("evalonce.webhook.endpoint_id")
+	JobID            = attribute.Key("evalonce.job.id")
+	JobKind          = attribute.Key("evalonce.job.kind")
 )
 
 // SendAttributes are those of a span that stores work for so many tickets.
@@ -72,6 +89,34 @@ func SendAttributes(tickets int) []attribute.KeyValue {
 		attributes = append(attributes, semconv.MessagingBatchMessageCount(tickets))
 	}
 	return attributes
+}
+
+// ClaimAttributes are those of a span that looks for work.
+func ClaimAttributes(route string) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		semconv.MessagingSystemKey.String(messagingSystem),
+		semconv.MessagingDestinationName(messagingDestination),
+		semconv.MessagingOperationName("claim"),
+		semconv.MessagingOperationTypeReceive,
+		Route.String(route),
+		Idle.Bool(true),
+	}
+}
+
+// Claimed are those of one that has found some.
+func Claimed(evaluations int) []attribute.KeyValue {
+	return []attribute.KeyValue{semconv.MessagingBatchMessageCount(evaluations), Idle.Bool(false)}
+}
+
+// SettleAttributes are those of a span that writes what has become of so many evaluations.
+func SettleAttributes(evaluations int) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		semconv.MessagingSystemKey.String(messagingSystem),
+		semconv.MessagingDestinationName(messagingDestination),
+		semconv.MessagingOperationName("settle"),
+		semconv.MessagingOperationTypeSettle,
+		semconv.MessagingBatchMessageCount(evaluations),
+	}
 }
 
 // ProcessAttributes are those of a span that works on one evaluation.

@@ -56,8 +56,10 @@ func (t *Telemetry) Flush(ctx context.Context) error {
 // Setup makes a JSON logger on standard error the default of slog, which leaves lines out of a storm of warnings, and installs OpenTelemetry's tracer and meter
 // providers, propagator and error handler.
 //
-// Spans are exported when environ asks for it (see [Exporting]). What else OTEL_* variables say about the exporter,
-// the sampler and the resource, OpenTelemetry's libraries read from the environment of the process, whatever environ is.
+// Spans are exported when environ asks for it (see [Exporting]). OTEL_TRACES_SAMPLER decides which; whatever it says, but
+// for always_off, those are exported too that end in an error or are linked to a sampled trace. What else OTEL_* variables
+// say about the exporter and the resource, OpenTelemetry's libraries read from the environment of the process, whatever
+// environ is.
 func Setup(ctx context.Context, serviceName, version string, environ []string) (*Telemetry, error) {
 	level, err := logLevel(lookup(environ, LogLevel))
 	if err != nil {
@@ -101,7 +103,11 @@ func setupTraces(ctx context.Context, res *resource.Resource, environ []string) 
 		if err != nil {
 			return nil, fmt.Errorf("make the span exporter that OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_* ask for: %w: %w", process.ErrUsage, err)
 		}
-		options = append(options, sdktrace.WithBatcher(exporter))
+		sampler, err := newSampler(environ)
+		if err != nil {
+			return nil, errors.Join(err, exporter.Shutdown(ctx))
+		}
+		options = append(options, sdktrace.WithSampler(sampler), sdktrace.WithSpanProcessor(newKeeper(sdktrace.NewBatchSpanProcessor(exporter))))
 	} else {
 		// Identifiers, and nothing that costs more. A parent that somebody else samples stays sampled.
 		options = append(options, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
@@ -145,7 +151,8 @@ func lookup(environ []string, name string) string {
 const traceparent = "traceparent"
 
 // Inject returns the W3C traceparent of ctx's span, "" when there is none: what a row keeps of the trace in which it
-// was written. Tracestate and baggage are not kept.
+// was written. Tracestate and baggage are not kept: they are up to half a kilobyte of whatever a caller chose to send, and
+// a link is found by its identifiers.
 func Inject(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)

@@ -8,17 +8,20 @@ import (
 	"time"
 
 	"github.com/evalonce/evalonce/pkg/config"
+	"github.com/evalonce/evalonce/pkg/erasure"
 	"github.com/evalonce/evalonce/pkg/process"
 )
 
 // Config is everything that can be set.
 type Config struct {
-	DatabaseURL     string        `env:"EVALONCE_DATABASE_URL,required" secret:"true" help:"Postgres, as URL or key=value string"`
-	Interval        time.Duration `env:"EVALONCE_INTERVAL" envDefault:"0s" help:"pause between two sweeps; 0 sweeps once and exits"`
-	ReconcileWindow time.Duration `env:"EVALONCE_RECONCILE_WINDOW" envDefault:"48h" help:"age up to which tickets without work or result are looked for"`
-	ReconcileAll    bool          `env:"EVALONCE_RECONCILE_ALL" envDefault:"false" help:"look at all tickets, whatever their age"`
-	Fsck            bool          `env:"EVALONCE_FSCK" envDefault:"false" help:"check every promise at the end of a sweep, by reading all tables"`
-	FsckTimeout     time.Duration `env:"EVALONCE_FSCK_TIMEOUT" envDefault:"10m" help:"longest time of one check"`
+	DatabaseURL       string        `env:"EVALONCE_DATABASE_URL,required" secret:"true" help:"Postgres, as URL or key=value string"`
+	Interval          time.Duration `env:"EVALONCE_INTERVAL" envDefault:"0s" help:"pause between two sweeps; 0 sweeps once and exits"`
+	ReconcileWindow   time.Duration `env:"EVALONCE_RECONCILE_WINDOW" envDefault:"48h" help:"age up to which tickets without work or result are looked for"`
+	ReconcileAll      bool          `env:"EVALONCE_RECONCILE_ALL" envDefault:"false" help:"look at all tickets, whatever their age"`
+	ResponseRetention time.Duration `env:"EVALONCE_RESPONSE_RETENTION" envDefault:"2160h" help:"how long raw responses of the model are kept; 0 keeps them for ever"`
+	TicketRetention   time.Duration `env:"EVALONCE_TICKET_RETENTION" envDefault:"0s" help:"age at which the text of tickets is erased, with the raw responses to it; 0 keeps it for ever"`
+	Fsck              bool          `env:"EVALONCE_FSCK" envDefault:"false" help:"check every promise at the end of a sweep, by reading all tables"`
+	FsckTimeout       time.Duration `env:"EVALONCE_FSCK_TIMEOUT" envDefault:"10m" help:"longest time of one check"`
 }
 
 // Validate reports all that is wrong at once.
@@ -31,6 +34,8 @@ func (c Config) Validate() error {
 	}
 	check(c.Interval == 0 || c.Interval >= time.Second, "EVALONCE_INTERVAL must be 0 or at least 1s")
 	check(c.ReconcileWindow > 0, "EVALONCE_RECONCILE_WINDOW must be positive: EVALONCE_RECONCILE_ALL looks at all tickets")
+	check(c.ResponseRetention == 0 || c.ResponseRetention >= erasure.Least, "EVALONCE_RESPONSE_RETENTION must be 0 or at least 24h")
+	check(c.TicketRetention == 0 || c.TicketRetention >= erasure.Least, "EVALONCE_TICKET_RETENTION must be 0 or at least 24h")
 	check(c.FsckTimeout > 0, "EVALONCE_FSCK_TIMEOUT must be positive")
 	return errors.Join(problems...)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/evalonce/evalonce/pkg/crashpoint"
+	"github.com/evalonce/evalonce/pkg/erasure"
 	"github.com/evalonce/evalonce/pkg/fsck"
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/observedb"
@@ -34,7 +35,9 @@ type summary struct {
 	UnknownCalls     int      `json:"unknown_calls"`
 	PrunedRequests   int      `json:"pruned_requests"`
 	PartitionsMade   int      `json:"partitions_made"`
-	Reconciled       int      `json:"reconciled"`           // tickets
+	Reconciled       int      `json:"reconciled"` // tickets
+	ErasedTickets    int64    `json:"erased_tickets"`
+	ErasedResponses  int64    `json:"erased_responses"`
 	Violations       *int     `json:"violations,omitempty"` // absent when nobody looked
 	DurationMS       int64    `json:"duration_ms"`
 	Skipped          []string `json:"skipped"` // "step: reason"
@@ -53,6 +56,7 @@ func (s summary) counts() map[string]int64 {
 	counts := map[string]int64{
 		"reclaimed_pending": int64(s.ReclaimedPending), "reclaimed_dead": int64(s.ReclaimedDead), "unknown_calls": int64(s.UnknownCalls),
 		"pruned_requests": int64(s.PrunedRequests), "partitions_made": int64(s.PartitionsMade), "reconciled": int64(s.Reconciled),
+		"erased_tickets": s.ErasedTickets, "erased_responses": s.ErasedResponses,
 	}
 	if s.Violations != nil {
 		counts["violations"] = int64(*s.Violations)
@@ -114,6 +118,7 @@ func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
 		}
 		return err
 	})
+	take("retention", func() error { return s.retain(ctx, db, cfg) })
 	if cfg.Fsck {
 		take("fsck", func() error {
 			report, err := fsck.Run(ctx, db, fsck.Options{StatementTimeout: cfg.FsckTimeout, Found: logFinding(ctx)})
@@ -132,6 +137,21 @@ func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
 	})
 	s.DurationMS = time.Since(began).Milliseconds()
 	return s
+}
+
+// retain erases what is older than it is to be kept, and what came late of what is erased already.
+func (s *summary) retain(ctx context.Context, db *pgxpool.Pool, cfg Config) (err error) {
+	if cfg.TicketRetention > 0 {
+		if s.ErasedTickets, err = erasure.OldTexts(ctx, db, cfg.TicketRetention); err != nil {
+			return err
+		}
+	}
+	if s.ErasedResponses, err = erasure.Sweep(ctx, db); err != nil || cfg.ResponseRetention == 0 {
+		return err
+	}
+	old, err := erasure.OldResponses(ctx, db, cfg.ResponseRetention)
+	s.ErasedResponses += old
+	return err
 }
 
 func logFinding(ctx context.Context) func(fsck.Finding) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel"
 
 	"github.com/evalonce/evalonce/pkg/fsck/fscktest"
 	"github.com/evalonce/evalonce/pkg/ledger"
@@ -255,7 +256,7 @@ func TestPartitionsGiveWayToReaders(t *testing.T) {
 
 func TestStepsDoNotStopEachOther(t *testing.T) {
 	t.Parallel()
-	steps := []string{"reclaim", "prune", "partitions", "reconcile", "fsck"}
+	steps := []string{"reclaim", "prune", "partitions", "reconcile", "retention", "fsck", "record"}
 	broken := map[string][]string{
 		"ALTER TABLE evaluation_outbox RENAME locked_until TO gone":  {"reclaim", "fsck"},
 		"ALTER TABLE client_request RENAME TO gone":                  {"prune", "fsck"},
@@ -325,10 +326,11 @@ func TestStopped(t *testing.T) {
 	w.lose("lost", "v1", 1)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("told to stop"))
-	s := sweep(ctx, w.service, config48h())
+	s := sweep(ctx, w.service, config48h(), otel.Tracer(serviceName))
 	s.DurationMS = 0
 	want(t, s, summary{Skipped: []string{
-		"reclaim: told to stop", "prune: told to stop", "partitions: told to stop", "reconcile: told to stop",
+		"reclaim: told to stop", "prune: told to stop", "partitions: told to stop", "reconcile: told to stop", "retention: told to stop",
+		"record: told to stop",
 	}})
 	if s.err() != nil {
 		t.Errorf("%v, though it is no failure", s.err())

@@ -14,18 +14,18 @@ import (
 
 const eraseOldResponses = `-- name: EraseOldResponses :one
 WITH seen AS MATERIALIZED (
-  SELECT m.id, m.response IS NOT NULL AND NOT m.unjudged AS due
+  SELECT m.id, m.response IS NOT NULL AS due, m.unjudged
   FROM model_call m
   WHERE m.id > $1 AND m.id < uuid_v7_floor($2::timestamptz)
   ORDER BY m.id
   LIMIT $3
 ), erased AS (
   UPDATE model_call m SET response = NULL
-  WHERE m.id = ANY (ARRAY(SELECT id FROM seen WHERE due)) AND NOT m.unjudged
+  WHERE m.id = ANY (ARRAY(SELECT id FROM seen WHERE due AND NOT unjudged))
   RETURNING m.id
 )
 SELECT coalesce((SELECT s.id FROM seen s ORDER BY s.id DESC LIMIT 1), '00000000-0000-0000-0000-000000000000')::uuid AS last,
-       (SELECT count(*) FROM erased) AS erased
+       (SELECT count(*) FROM erased) AS erased, EXISTS (SELECT FROM seen WHERE due AND unjudged)::boolean AS left_over
 `
 
 type EraseOldResponsesParams struct {
@@ -35,15 +35,16 @@ type EraseOldResponsesParams struct {
 }
 
 type EraseOldResponsesRow struct {
-	Last   uuid.UUID
-	Erased int64
+	Last     uuid.UUID
+	Erased   int64
+	LeftOver bool
 }
 
 // The next calls in the order of their ids, which is that of their opening, up to an instant. Responses that are judged go.
 func (q *Queries) EraseOldResponses(ctx context.Context, arg EraseOldResponsesParams) (EraseOldResponsesRow, error) {
 	row := q.db.QueryRow(ctx, eraseOldResponses, arg.After, arg.Before, arg.WindowSize)
 	var i EraseOldResponsesRow
-	err := row.Scan(&i.Last, &i.Erased)
+	err := row.Scan(&i.Last, &i.Erased, &i.LeftOver)
 	return i, err
 }
 
