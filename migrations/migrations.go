@@ -42,6 +42,9 @@ const (
 // again, than to stop the services. A migration that has to wait longer sets its own lock_timeout.
 const lockTimeout = "10s"
 
+var errUnreadableURL = errors.New("read database URL: neither postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=… " +
+	"with special characters percent-encoded, nor host=… user=… dbname=…, or one of its parameters has an unknown value")
+
 // Migration is one step of the schema, and whether a database has taken it.
 type Migration struct {
 	Name      string // its file's
@@ -109,6 +112,20 @@ func Status(ctx context.Context, url string) (status []Migration, err error) {
 		status = append(status, migration)
 	}
 	return status, nil
+}
+
+// MissingAt is [Missing] of the database at an address.
+func MissingAt(ctx context.Context, url string) ([]string, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errUnreadableURL
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("read which migrations are applied: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return Missing(ctx, conn)
 }
 
 // Querier is a connection, a pool or a transaction of pgx.
@@ -188,7 +205,8 @@ func open(url string) (*sql.DB, error) {
 	}
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("read database URL: %w", err)
+		// The driver's message repeats the string, and can only guess which part of a broken one is the password.
+		return nil, errUnreadableURL
 	}
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "evalonce-migrate"

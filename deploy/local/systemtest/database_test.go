@@ -93,7 +93,7 @@ func TestInjectedRollbacks(t *testing.T) {
 		name := strings.ToLower(strings.NewReplacer(" ON ", "_", " ", "_").Replace(where))
 		s.exec("CREATE SEQUENCE rollback_" + name) // which counts on when a transaction is rolled back
 		s.exec(fmt.Sprintf(`
-CREATE FUNCTION rollback_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION rollback_%[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE n bigint := nextval('rollback_%[1]s');
 BEGIN
   IF n <= %[2]d THEN

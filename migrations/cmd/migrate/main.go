@@ -14,8 +14,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/evalonce/evalonce/migrations"
 )
 
@@ -102,7 +100,7 @@ func wait(ctx context.Context, url string, stdout io.Writer) error {
 	defer tick.Stop()
 	told := ""
 	for {
-		missing, err := missingIn(ctx, url)
+		missing, err := migrations.MissingAt(ctx, url)
 		if err == nil && len(missing) == 0 {
 			fmt.Fprintln(stdout, "all migrations are applied")
 			return nil
@@ -121,15 +119,6 @@ func wait(ctx context.Context, url string, stdout io.Writer) error {
 		case <-tick.C:
 		}
 	}
-}
-
-func missingIn(ctx context.Context, url string) ([]string, error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return migrations.Missing(ctx, conn)
 }
 
 func up(ctx context.Context, url string, stdout io.Writer) error {
