@@ -44,7 +44,7 @@ func TestTheConfigurationIsDocumented(t *testing.T) {
 	doc.WriteString(configurationTail)
 	path := filepath.Join(root, "deploy", "CONFIGURATION.md")
 	if os.Getenv(updateDocuments) != "" {
-		if err := os.WriteFile(path, []byte(doc.String()), 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(path, []byte(doc.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
