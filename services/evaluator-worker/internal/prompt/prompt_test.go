@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,29 +121,79 @@ func TestNoPromptWithoutRandomness(t *testing.T) {
 	Build(version(), canonical(t, "s", "m"), strings.NewReader("short"))
 }
 
-func TestInjectionsStayInside(t *testing.T) {
-	t.Parallel()
-	f, err := os.Open(filepath.Join("..", "..", "..", "..", "..", "shared", "data", "nasty_injection.jsonl"))
-	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("the shared data is not beside the repository")
+// hostile are tickets that speak to the model: those of the product, and those of a file that may lie beside the repository.
+func hostile(t *testing.T) []content.Text {
+	t.Helper()
+	paths := []string{filepath.Join("testdata", "hostile.jsonl")}
+	beside := filepath.Join("..", "..", "..", "..", "..", "shared", "data", "nasty_injection.jsonl")
+	if _, err := os.Stat(beside); err == nil {
+		paths = append(paths, beside)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	rows := 0
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var row struct{ Subject, Message string }
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+	var texts []content.Text
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
 			t.Fatal(err)
 		}
-		framed(t, canonical(t, row.Subject, row.Message), rand.Reader)
-		rows++
+		defer f.Close()
+		before := len(texts)
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var row struct{ Subject, Message string }
+			if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			texts = append(texts, canonical(t, row.Subject, row.Message))
+		}
+		if err := lines.Err(); err != nil || len(texts) == before {
+			t.Fatalf("read %d tickets from %s: %v", len(texts)-before, path, err)
+		}
 	}
-	if err := lines.Err(); err != nil || rows == 0 {
-		t.Fatalf("read %d rows: %v", rows, err)
+	return texts
+}
+
+func TestInjectionsStayInside(t *testing.T) {
+	t.Parallel()
+	for _, text := range hostile(t) {
+		framed(t, text, rand.Reader)
+	}
+}
+
+// Whatever a ticket makes a model say: either it is within the contract, or it is no answer. That a ticket cannot make a
+// model choose another of the departments is not proven here, and nowhere.
+func TestInjectionsOpenNoDepartment(t *testing.T) {
+	t.Parallel()
+	departments := version().Departments
+	for _, text := range hostile(t) {
+		said := []string{text.Subject, text.Message}
+		for _, words := range []string{text.Subject, text.Message, "root", "billing\x00", "billing technical", departments[0].Name + ": " + departments[0].Description} {
+			quoted, err := json.Marshal(words)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = append(said,
+				`{"is_urgent": 1, "urgency_score": 1, "department": `+string(quoted)+`}`,
+				`{"is_urgent": 1, "urgency_score": 1, "department": "billing", `+string(quoted)+`: true}`,
+				`{"is_urgent": 1, "urgency_score": `+string(quoted)+`, "department": "billing"}`,
+				text.Message+"\n"+`{"is_urgent": 1, "urgency_score": 1, "department": "billing"}`+"\n"+text.Message,
+			)
+		}
+		for _, answer := range said {
+			got, err := evaluation.ParseAnswer(answer, departments)
+			var broken *evaluation.ContractError
+			if err != nil && !errors.As(err, &broken) {
+				t.Errorf("%q: %v", answer, err)
+			}
+			within := got.IsUrgent >= 0 && got.IsUrgent <= 1 && got.UrgencyScore >= 0 && got.UrgencyScore <= 1 &&
+				slices.ContainsFunc(departments, func(d evaluation.Department) bool { return d.Name == got.Department })
+			if err == nil && !within {
+				t.Errorf("%q is taken for %+v", answer, got)
+			}
+			if broken != nil && len(text.Message) > 8 && strings.Contains(broken.Error(), text.Message) {
+				t.Errorf("the error repeats the ticket: %v", broken)
+			}
+		}
 	}
 }
 
