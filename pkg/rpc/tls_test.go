@@ -2,24 +2,14 @@ package rpc_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,89 +18,14 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/rpc/tlstest"
 	ticketv1 "github.com/evalonce/evalonce/proto/gen/evalonce/ticket/v1"
 )
 
-// authority issues certificates.
-type authority struct {
-	t    *testing.T
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	a := authority{t: t, key: newKey(t)}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: rand.Text()}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func (a authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-// issue makes a certificate for loopback that serves both sides, and has the name.
-func (a authority) issue(name string) tls.Certificate {
-	a.t.Helper()
-	key := newKey(a.t)
-	uri, err := url.Parse(name)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "x"}, DNSNames: []string{"localhost"}, URIs: []*url.URL{uri},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-func writePEM(t *testing.T, path, kind string, der []byte) string {
-	t.Helper()
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // files are those of a server's transport.
-func files(t *testing.T, a authority, server tls.Certificate) rpc.Transport {
-	t.Helper()
-	dir := t.TempDir()
-	key, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rpc.Transport{
-		CertFile:     writePEM(t, filepath.Join(dir, "tls.crt"), "CERTIFICATE", server.Certificate[0]),
-		KeyFile:      writePEM(t, filepath.Join(dir, "tls.key"), "PRIVATE KEY", key),
-		ClientCAFile: writePEM(t, filepath.Join(dir, "ca.crt"), "CERTIFICATE", a.cert.Raw),
-	}
+func files(authority *tlstest.Authority) rpc.Transport {
+	f := authority.Write(authority.Issue("spiffe://mesh/server"))
+	return rpc.Transport{CertFile: f.Cert, KeyFile: f.Key, ClientCAFile: f.CA}
 }
 
 // byURI knows the caller by the certificate's URI.
@@ -169,13 +84,11 @@ func (e *edge) overTLS(config *tls.Config, token string) (who string, a answer, 
 
 func TestACallerIsKnownByItsCertificate(t *testing.T) {
 	t.Parallel()
-	ours, theirs := newAuthority(t), newAuthority(t)
-	transport := files(t, ours, ours.issue("spiffe://mesh/server"))
+	ours, theirs := tlstest.NewAuthority(t), tlstest.NewAuthority(t)
+	transport := files(ours)
 	e := start(t, handlers{create: whoami}, func(o *rpc.Options) { o.Transport, o.Certificates = transport, byURI{} })
-	client := func(certificates ...tls.Certificate) *tls.Config {
-		return &tls.Config{RootCAs: ours.pool(), ServerName: "localhost", Certificates: certificates, MinVersion: tls.VersionTLS12}
-	}
-	acme := ours.issue("spiffe://mesh/acme")
+	client := ours.Client
+	acme := ours.Issue("spiffe://mesh/acme")
 
 	for name, c := range map[string]struct {
 		config *tls.Config
@@ -185,8 +98,8 @@ func TestACallerIsKnownByItsCertificate(t *testing.T) {
 		"a token":                        {client(), e.token, "acme"},
 		"a certificate":                  {client(acme), "", "acme by certificate"},
 		"a token counts more":            {client(acme), e.token, "acme"},
-		"nobody's certificate, a token":  {client(ours.issue("spiffe://mesh/nobody")), e.token, "acme"},
-		"a stranger's is not even shown": {client(theirs.issue("spiffe://mesh/acme")), e.token, "acme"},
+		"nobody's certificate, a token":  {client(ours.Issue("spiffe://mesh/nobody")), e.token, "acme"},
+		"a stranger's is not even shown": {client(theirs.Issue("spiffe://mesh/acme")), e.token, "acme"},
 	} {
 		who, a, err := e.overTLS(c.config, c.token)
 		if err != nil || who != c.want || a.status != http.StatusCreated || !strings.Contains(a.body, `"`+c.want+`"`) {
@@ -196,7 +109,7 @@ func TestACallerIsKnownByItsCertificate(t *testing.T) {
 	_, a, err := e.overTLS(client(), "")
 	wantStatus(t, err, codes.Unauthenticated, rpc.ReasonCredentialsMissing)
 	wantREST(t, a, http.StatusUnauthorized, rpc.ReasonCredentialsMissing)
-	_, a, err = e.overTLS(client(ours.issue("spiffe://mesh/nobody")), "")
+	_, a, err = e.overTLS(client(ours.Issue("spiffe://mesh/nobody")), "")
 	wantStatus(t, err, codes.Unauthenticated, rpc.ReasonCredentialsInvalid)
 	wantREST(t, a, http.StatusUnauthorized, rpc.ReasonCredentialsInvalid)
 	_, a, err = e.overTLS(client(acme), "wrong")
@@ -206,9 +119,9 @@ func TestACallerIsKnownByItsCertificate(t *testing.T) {
 
 func TestACertificateCannotBeClaimed(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := tlstest.NewAuthority(t)
 	e := start(t, handlers{create: whoami}, func(o *rpc.Options) { o.Certificates = byURI{} })
-	der := a.issue("spiffe://mesh/acme").Certificate[0]
+	der := a.Issue("spiffe://mesh/acme").Certificate[0]
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "evalonce-certificate-bin", string(der))
 	_, err := e.client().CreateTicket(ctx, &ticketv1.CreateTicketRequest{Message: "x"})
 	wantStatus(t, err, codes.Unauthenticated, rpc.ReasonCredentialsMissing)
@@ -218,8 +131,8 @@ func TestACertificateCannotBeClaimed(t *testing.T) {
 
 func TestWithoutTLSNothingIsServedButByChoice(t *testing.T) {
 	t.Parallel()
-	ours := newAuthority(t)
-	transport := files(t, ours, ours.issue("spiffe://mesh/server"))
+	ours := tlstest.NewAuthority(t)
+	transport := files(ours)
 	e := start(t, handlers{create: whoami}, func(o *rpc.Options) { o.Transport = transport })
 	conn, err := grpc.NewClient(e.server.GRPCAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

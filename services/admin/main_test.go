@@ -46,16 +46,7 @@ func TestTheServiceServesUntilItIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	lines := bufio.NewScanner(io.TeeReader(stderr, &log))
-	var serving struct{ Msg, Service, GRPC, HTTP string }
-	for serving.Msg != "serving" && lines.Scan() {
-		if err := json.Unmarshal(lines.Bytes(), &serving); err != nil {
-			t.Fatalf("%s: %v", lines.Text(), err)
-		}
-	}
-	if serving.Service != "admin" || serving.GRPC == "" {
-		t.Fatalf("it does not serve: %s", &log)
-	}
+	at := servingAt(t, io.TeeReader(stderr, &log))
 	for _, c := range []struct {
 		method, path, token, body string
 		status                    int
@@ -68,7 +59,7 @@ func TestTheServiceServesUntilItIsTold(t *testing.T) {
 		{"POST", "/v1/versions", token, `{"id":"v1","prompt_version":"p","provider":"openai","model":"m","departments":[{"name":"a"}],"max_output_tokens":9,"route":"r"}`, 201},
 		{"POST", "/v1/versions/v1:promote", token, `{}`, 200},
 	} {
-		status, body := send(t, c.method, "http://"+serving.HTTP+c.path, c.token, c.body)
+		status, body := send(t, c.method, "http://"+at.HTTP+c.path, c.token, c.body)
 		if status != c.status {
 			t.Errorf("%s %s: %d %s", c.method, c.path, status, body)
 		}
@@ -86,6 +77,25 @@ func TestTheServiceServesUntilItIsTold(t *testing.T) {
 	if strings.Contains(log.String()+string(rest), hash) {
 		t.Error("the log shows a token's hash")
 	}
+}
+
+// serving is what the service says about where it serves.
+type serving struct{ Msg, Service, GRPC, HTTP string }
+
+// servingAt reads the log until it says where.
+func servingAt(t *testing.T, log io.Reader) serving {
+	t.Helper()
+	var at serving
+	lines := bufio.NewScanner(log)
+	for at.Msg != "serving" && lines.Scan() {
+		if err := json.Unmarshal(lines.Bytes(), &at); err != nil {
+			t.Fatalf("%s: %v", lines.Text(), err)
+		}
+	}
+	if at.Service != "admin" || at.GRPC == "" {
+		t.Fatalf("it does not serve: %+v, %v", at, lines.Err())
+	}
+	return at
 }
 
 func send(t *testing.T, method, url, token, body string) (status int, answer string) {

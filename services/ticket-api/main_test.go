@@ -48,7 +48,7 @@ func TestTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	address := servingAt(t, io.TeeReader(stderr, &log))
+	address := servingAt(t, io.TeeReader(stderr, &log)).HTTP
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/openapi.json": 200, "/v1/tickets": 401} {
 		if got := get(t, "http://"+address+path, ""); got != want {
 			t.Errorf("%s gives %d, want %d", path, got, want)
@@ -71,18 +71,21 @@ func TestTheProcess(t *testing.T) {
 	}
 }
 
-// servingAt reads the log until it says where REST is served.
-func servingAt(t *testing.T, log io.Reader) string {
+// serving is what the service says about where it serves.
+type serving struct{ Msg, GRPC, HTTP string }
+
+// servingAt reads the log until it says where.
+func servingAt(t *testing.T, log io.Reader) serving {
 	t.Helper()
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {
-		var line struct{ Msg, HTTP string }
+		var line serving
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "serving" {
-			return line.HTTP
+			return line
 		}
 	}
 	t.Fatalf("the service does not say where it serves: %v", lines.Err())
-	return ""
+	return serving{}
 }
 
 func get(t *testing.T, url, token string) int {
