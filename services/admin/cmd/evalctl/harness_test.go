@@ -38,21 +38,25 @@ func newOperator(t *testing.T) *operator {
 	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) })
 }
 
-// serve serves the services that the policy names until the test ends.
-func serve(t *testing.T, policy rpc.Policy, register func(grpc.ServiceRegistrar)) *operator {
+// serve serves the services that the policy names until the test ends; change may adjust how.
+func serve(t *testing.T, policy rpc.Policy, register func(grpc.ServiceRegistrar), change ...func(*rpc.Options)) *operator {
 	t.Helper()
 	token, hash := rpc.MintToken()
 	tokens, err := rpc.ParseTokens("ana=" + hash)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := rpc.Listen(t.Context(), rpc.Options{
+	options := rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", Register: register,
 		Authenticator: rpc.Grant(tokens, rpc.AdminWrite), Policy: policy, Errors: api.Errors,
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	server, err := rpc.Listen(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
