@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/evalonce/evalonce/pkg/jobdb/internal/jobdbsql"
+	"github.com/evalonce/evalonce/pkg/telemetry"
 )
 
 // Kind says what a job does.
@@ -82,20 +83,19 @@ type Job struct {
 
 // New is a job to be made.
 type New struct {
-	Kind         Kind
-	Spec         any // becomes a JSON object
-	CreatedBy    string
-	TraceContext string
+	Kind      Kind
+	Spec      any // becomes a JSON object
+	CreatedBy string
 }
 
-// Insert makes a job, which is due when the transaction commits.
+// Insert makes a job, which is due when the transaction commits. It remembers the trace that it is made in.
 func Insert(ctx context.Context, tx pgx.Tx, n New) (Job, error) {
 	spec, err := json.Marshal(n.Spec)
 	if err != nil {
 		return Job{}, fmt.Errorf("encode the spec of a job of kind %s: %w", n.Kind, err)
 	}
 	row, err := jobdbsql.New(tx).InsertJob(ctx, jobdbsql.InsertJobParams{
-		Kind: string(n.Kind), Spec: spec, CreatedBy: n.CreatedBy, TraceContext: n.TraceContext,
+		Kind: string(n.Kind), Spec: spec, CreatedBy: n.CreatedBy, TraceContext: telemetry.Inject(ctx),
 	})
 	if err != nil {
 		return Job{}, fmt.Errorf("insert a job of kind %s: %w", n.Kind, err)

@@ -202,7 +202,8 @@ func TestWhatIsHeldBackIsBounded(t *testing.T) {
 func TestUnknownSamplersAreErrorsOfUsage(t *testing.T) {
 	t.Parallel()
 	for _, environ := range [][]string{
-		{"OTEL_TRACES_SAMPLER=some"}, {"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=2"},
+		{"OTEL_TRACES_SAMPLER=some"},
+		{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=2"},
 		{"OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=NaN"},
 	} {
 		if _, err := newSampler(environ); !errors.Is(err, process.ErrUsage) {

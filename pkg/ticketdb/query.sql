@@ -119,6 +119,12 @@ CROSS JOIN LATERAL (
   SELECT t.trace_context FROM ticket t WHERE t.content_hash = u.content_hash AND t.trace_context <> '' LIMIT @most
 ) t;
 
+-- name: CountFollowersOf :many
+-- How many tickets with a trace each content serves, counted up to a number.
+SELECT u.content_hash::bytea AS content_hash,
+       (SELECT count(*) FROM (SELECT FROM ticket t WHERE t.content_hash = u.content_hash AND t.trace_context <> '' LIMIT @most) c) AS tickets
+FROM unnest(@content_hashes::bytea[]) AS u(content_hash);
+
 -- name: PruneRequests :execrows
 DELETE FROM client_request r
 USING (

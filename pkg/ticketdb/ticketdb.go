@@ -293,6 +293,23 @@ func (s *Store) Followers(ctx context.Context, hashes []content.Hash, most int) 
 	return followers, nil
 }
 
+// CountFollowers is how many tickets there are that Followers would return, counted up to a number.
+func (s *Store) CountFollowers(ctx context.Context, hashes []content.Hash, most int) (map[content.Hash]int, error) {
+	raw := make([][]byte, len(hashes))
+	for i := range hashes {
+		raw[i] = hashes[i][:]
+	}
+	rows, err := s.q.CountFollowersOf(ctx, ticketdbsql.CountFollowersOfParams{ContentHashes: raw, Most: int32(most)})
+	if err != nil {
+		return nil, fmt.Errorf("count the tickets of %d contents: %w", len(hashes), err)
+	}
+	counts := make(map[content.Hash]int, len(rows))
+	for _, r := range rows {
+		counts[content.Hash(r.ContentHash)] = int(r.Tickets)
+	}
+	return counts, nil
+}
+
 func evaluationOf(r ticketdbsql.TicketEvaluation) Evaluation {
 	e := Evaluation{
 		State: outbox.State(r.State), Key: content.Key(r.IdempotencyKey), VersionID: r.VersionID, Attempts: int(r.Attempts),

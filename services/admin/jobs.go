@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
 
 	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -32,20 +33,20 @@ const (
 )
 
 // openJobs returns what works on jobs, and the connections that it has for that alone: no call waits for a chunk.
-func openJobs(ctx context.Context, cfg Config, steps map[jobdb.Kind]job.Step) (*job.Runner, *pgxpool.Pool, error) {
+func openJobs(ctx context.Context, cfg Config, steps map[jobdb.Kind]job.Step, spans bool) (*job.Runner, *pgxpool.Pool, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, nil, fmt.Errorf("name the replica: %w", err)
 	}
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: job.Concurrency, AppName: serviceName + "-jobs",
-		StatementTimeout: jobStatement, IdleInTransactionTimeout: idleInTransaction,
+		StatementTimeout: jobStatement, IdleInTransactionTimeout: idleInTransaction, Spans: spans,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	return job.New(job.Options{
 		DB: pool, Steps: steps, Worker: host + "/" + uuid.NewString(),
-		Poll: jobPoll, Lease: jobLease, Retry: jobRetry, Logger: slog.Default(),
+		Poll: jobPoll, Lease: jobLease, Retry: jobRetry, Logger: slog.Default(), Tracer: otel.Tracer(serviceName),
 	}), pool, nil
 }

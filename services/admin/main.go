@@ -44,12 +44,13 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
 		LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInCall,
+		Spans: telemetry.Exporting(environ),
 	})
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	jobs, jobPool, err := openJobs(ctx, cfg, api.Steps())
+	jobs, jobPool, err := openJobs(ctx, cfg, api.Steps(), telemetry.Exporting(environ))
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/telemetry"
 )
 
 const (
@@ -16,9 +17,10 @@ const (
 )
 
 // database is how all pools of a worker are opened.
-func (c *Config) database() postgres.Config {
+func (c *Config) database(environ []string) postgres.Config {
 	return postgres.Config{
 		URL: c.DatabaseURL, AppName: serviceName,
 		StatementTimeout: statementTimeout, LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInTransaction,
+		Spans: telemetry.Exporting(environ),
 	}
 }

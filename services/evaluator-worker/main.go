@@ -47,7 +47,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrUsage, err)
 	}
-	claims, settles, err := evaluate.OpenPools(ctx, cfg.database())
+	claims, settles, err := evaluate.OpenPools(ctx, cfg.database(environ))
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return fmt.Errorf("name the worker: %w", err)
 	}
 	name := host + "/" + uuid.NewString()
-	webhooks, closeWebhooks, err := cfg.openWebhooks(ctx, name)
+	webhooks, closeWebhooks, err := cfg.openWebhooks(ctx, name, cfg.database(environ))
 	if err != nil {
 		return err
 	}

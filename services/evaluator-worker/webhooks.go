@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 
+	"go.opentelemetry.io/otel"
+
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/webhook"
 	"github.com/evalonce/evalonce/services/evaluator-worker/internal/deliver"
@@ -12,8 +14,7 @@ import (
 const webhookConns = 4
 
 // openWebhooks makes the pool of webhooks, with connections of its own.
-func (c *Config) openWebhooks(ctx context.Context, name string) (*deliver.Pool, func(), error) {
-	database := c.database()
+func (c *Config) openWebhooks(ctx context.Context, name string, database postgres.Config) (*deliver.Pool, func(), error) {
 	database.MaxConns, database.AppName = webhookConns, database.AppName+" webhooks"
 	db, err := postgres.Open(ctx, database)
 	if err != nil {
@@ -27,7 +28,7 @@ func (c *Config) openWebhooks(ctx context.Context, name string) (*deliver.Pool, 
 	client := webhook.NewClient(webhook.ClientOptions{AllowHTTP: c.WebhookAllowHTTP, Allow: c.WebhookAllowNetworks, Timeout: webhook.Timeout})
 	pool := deliver.New(deliver.Options{
 		DB: db, Sender: client, Keys: &c.WebhookKeys, Name: name, Concurrency: c.WebhookConcurrency, PerEndpoint: c.WebhookEndpointConcurrency,
-		PollInterval: c.PollInterval, Lease: c.Lease, Grace: webhook.Timeout, Metrics: measured,
+		PollInterval: c.PollInterval, Lease: c.Lease, Grace: webhook.Timeout, Metrics: measured, Tracer: otel.Tracer(serviceName),
 	})
 	return pool, func() { client.Close(); db.Close() }, nil
 }

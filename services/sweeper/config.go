@@ -10,6 +10,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/config"
 	"github.com/evalonce/evalonce/pkg/erasure"
 	"github.com/evalonce/evalonce/pkg/process"
+	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
 // Config is everything that can be set.
@@ -20,6 +21,7 @@ type Config struct {
 	ReconcileAll      bool          `env:"EVALONCE_RECONCILE_ALL" envDefault:"false" help:"look at all tickets, whatever their age"`
 	ResponseRetention time.Duration `env:"EVALONCE_RESPONSE_RETENTION" envDefault:"2160h" help:"how long raw responses of the model are kept; 0 keeps them for ever"`
 	TicketRetention   time.Duration `env:"EVALONCE_TICKET_RETENTION" envDefault:"0s" help:"age at which the text of tickets is erased, with the raw responses to it; 0 keeps it for ever"`
+	WebhookRetention  time.Duration `env:"EVALONCE_WEBHOOK_RETENTION" envDefault:"720h" help:"how long the bodies of webhooks are kept, to be delivered again; 0 keeps them for ever"`
 	Fsck              bool          `env:"EVALONCE_FSCK" envDefault:"false" help:"check every promise at the end of a sweep, by reading all tables"`
 	FsckTimeout       time.Duration `env:"EVALONCE_FSCK_TIMEOUT" envDefault:"10m" help:"longest time of one check"`
 }
@@ -36,6 +38,7 @@ func (c Config) Validate() error {
 	check(c.ReconcileWindow > 0, "EVALONCE_RECONCILE_WINDOW must be positive: EVALONCE_RECONCILE_ALL looks at all tickets")
 	check(c.ResponseRetention == 0 || c.ResponseRetention >= erasure.Least, "EVALONCE_RESPONSE_RETENTION must be 0 or at least 24h")
 	check(c.TicketRetention == 0 || c.TicketRetention >= erasure.Least, "EVALONCE_TICKET_RETENTION must be 0 or at least 24h")
+	check(c.WebhookRetention == 0 || c.WebhookRetention >= webhook.RetentionLeast, "EVALONCE_WEBHOOK_RETENTION must be 0 or at least 24h")
 	check(c.FsckTimeout > 0, "EVALONCE_FSCK_TIMEOUT must be positive")
 	return errors.Join(problems...)
 }

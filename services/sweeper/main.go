@@ -9,6 +9,8 @@ import (
 	"io"
 	"time"
 
+	"go.opentelemetry.io/otel"
+
 	"github.com/evalonce/evalonce/pkg/config"
 	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/process"
@@ -46,6 +48,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: 2, AppName: serviceName,
 		StatementTimeout: statementTimeout, LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInTransaction,
+		Spans: telemetry.Exporting(environ),
 	})
 	if err != nil {
 		return err
@@ -56,7 +59,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	for {
-		done := sweep(ctx, pool, cfg)
+		done := sweep(ctx, pool, cfg, otel.Tracer(serviceName))
 		measured.Reclaimed(ctx, done.ReclaimedPending, done.ReclaimedDead, done.UnknownCalls)
 		if err := done.print(stdout); err != nil {
 			return err

@@ -87,7 +87,7 @@ func TestPrintsOneLine(t *testing.T) {
 	s := line(t, o.stdout)
 	printed := strings.Replace(o.stdout, `"duration_ms":`+jsonOf(t, s.DurationMS), `"duration_ms":1`, 1)
 	if want := `{"reclaimed_pending":2,"reclaimed_dead":0,"unknown_calls":2,"pruned_requests":0,"partitions_made":0,"reconciled":0,` +
-		`"erased_tickets":0,"erased_responses":0,"violations":0,"duration_ms":1,"skipped":[],"failed":[]}` + "\n"; printed != want {
+		`"erased_tickets":0,"erased_responses":0,"erased_deliveries":0,"violations":0,"duration_ms":1,"skipped":[],"failed":[]}` + "\n"; printed != want {
 		t.Errorf("printed %s, want %s", printed, want)
 	}
 }

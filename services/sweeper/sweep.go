@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/erasure"
@@ -20,7 +22,9 @@ import (
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/observedb"
 	"github.com/evalonce/evalonce/pkg/postgres"
+	"github.com/evalonce/evalonce/pkg/telemetry"
 	"github.com/evalonce/evalonce/pkg/versiondb"
+	"github.com/evalonce/evalonce/pkg/webhook"
 	"github.com/evalonce/evalonce/services/sweeper/internal/prune"
 	"github.com/evalonce/evalonce/services/sweeper/internal/reclaim"
 	"github.com/evalonce/evalonce/services/sweeper/internal/reconcile"
@@ -38,6 +42,7 @@ type summary struct {
 	Reconciled       int      `json:"reconciled"` // tickets
 	ErasedTickets    int64    `json:"erased_tickets"`
 	ErasedResponses  int64    `json:"erased_responses"`
+	ErasedDeliveries int64    `json:"erased_deliveries"`
 	Violations       *int     `json:"violations,omitempty"` // absent when nobody looked
 	DurationMS       int64    `json:"duration_ms"`
 	Skipped          []string `json:"skipped"` // "step: reason"
@@ -57,6 +62,7 @@ func (s summary) counts() map[string]int64 {
 		"reclaimed_pending": int64(s.ReclaimedPending), "reclaimed_dead": int64(s.ReclaimedDead), "unknown_calls": int64(s.UnknownCalls),
 		"pruned_requests": int64(s.PrunedRequests), "partitions_made": int64(s.PartitionsMade), "reconciled": int64(s.Reconciled),
 		"erased_tickets": s.ErasedTickets, "erased_responses": s.ErasedResponses,
+		"erased_deliveries": s.ErasedDeliveries,
 	}
 	if s.Violations != nil {
 		counts["violations"] = int64(*s.Violations)
@@ -81,11 +87,15 @@ type skipped string
 func (s skipped) Error() string { return string(s) }
 
 // sweep takes every step, whatever becomes of the others.
-func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
+func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config, tracer trace.Tracer) summary {
+	ctx, span := tracer.Start(ctx, telemetry.SpanSweep)
+	defer span.End()
 	began := time.Now()
 	s := summary{Skipped: []string{}, Failed: []string{}}
-	take := func(step string, run func() error) {
-		err := run()
+	take := func(step string, run func(context.Context) error) {
+		ctx, span := tracer.Start(ctx, telemetry.SweepStepSpan(step))
+		defer span.End()
+		err := run(ctx)
 		var reason skipped
 		switch {
 		case err == nil:
@@ -95,32 +105,33 @@ func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
 			s.Skipped = append(s.Skipped, step+": "+string(reason))
 		default:
 			s.Failed = append(s.Failed, step)
+			span.SetStatus(codes.Error, "")
 			slog.ErrorContext(ctx, "a step of the sweep failed", slog.String("step", step), slog.Any("error", err))
 		}
 	}
-	take("reclaim", func() error {
+	take("reclaim", func(ctx context.Context) error {
 		r, err := reclaim.Run(ctx, db)
 		s.ReclaimedPending, s.ReclaimedDead, s.UnknownCalls = r.Pending, r.Dead, r.Unknown
 		return err
 	})
-	take("prune", func() (err error) {
+	take("prune", func(ctx context.Context) (err error) {
 		s.PrunedRequests, err = prune.Run(ctx, db)
 		return err
 	})
-	take("partitions", func() (err error) {
+	take("partitions", func(ctx context.Context) (err error) {
 		s.PartitionsMade, err = ensurePartitions(ctx, db)
 		return err
 	})
-	take("reconcile", func() (err error) {
+	take("reconcile", func(ctx context.Context) (err error) {
 		s.Reconciled, err = reconcile.Run(ctx, db, cfg.window())
 		if errors.Is(err, versiondb.ErrNoActive) {
 			return skipped("no version is active")
 		}
 		return err
 	})
-	take("retention", func() error { return s.retain(ctx, db, cfg) })
+	take("retention", func(ctx context.Context) error { return s.retain(ctx, db, cfg) })
 	if cfg.Fsck {
-		take("fsck", func() error {
+		take("fsck", func(ctx context.Context) error {
 			report, err := fsck.Run(ctx, db, fsck.Options{StatementTimeout: cfg.FsckTimeout, Found: logFinding(ctx)})
 			violations := 0
 			for _, f := range report.Violations {
@@ -132,15 +143,23 @@ func sweep(ctx context.Context, db *pgxpool.Pool, cfg Config) summary {
 			return err
 		})
 	}
-	take("record", func() error {
+	take("record", func(ctx context.Context) error {
 		return observedb.RecordSweep(ctx, db, time.Since(began), s.err() == nil, s.counts())
 	})
 	s.DurationMS = time.Since(began).Milliseconds()
+	if s.err() != nil {
+		span.SetStatus(codes.Error, "")
+	}
 	return s
 }
 
 // retain erases what is older than it is to be kept, and what came late of what is erased already.
 func (s *summary) retain(ctx context.Context, db *pgxpool.Pool, cfg Config) (err error) {
+	if cfg.WebhookRetention > 0 {
+		if s.ErasedDeliveries, err = webhook.EraseOldBodies(ctx, db, cfg.WebhookRetention); err != nil {
+			return err
+		}
+	}
 	if cfg.TicketRetention > 0 {
 		if s.ErasedTickets, err = erasure.OldTexts(ctx, db, cfg.TicketRetention); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
 
 	"github.com/evalonce/evalonce/pkg/auditdb"
 	"github.com/evalonce/evalonce/pkg/content"
@@ -231,7 +232,7 @@ func (w *world) sweep(change ...func(*Config)) summary {
 	for _, c := range change {
 		c(&cfg)
 	}
-	s := sweep(w.t.Context(), w.service, cfg)
+	s := sweep(w.t.Context(), w.service, cfg, otel.Tracer(serviceName))
 	if s.DurationMS < 0 {
 		w.t.Errorf("took %d ms", s.DurationMS)
 	}

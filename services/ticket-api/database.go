@@ -19,10 +19,11 @@ const (
 )
 
 // openDatabase opens the service's pool, and measures it until the meter provider ends.
-func openDatabase(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
+func openDatabase(ctx context.Context, cfg Config, spans bool) (*pgxpool.Pool, error) {
 	pool, err := postgres.Open(ctx, postgres.Config{
 		URL: cfg.DatabaseURL, MaxConns: cfg.DatabaseMaxConnections, AppName: serviceName, StatementTimeout: cfg.CallTimeout,
 		LockTimeout: lockTimeout, IdleInTransactionTimeout: idleInTransaction,
+		Spans: spans,
 	})
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
-	pool, err := openDatabase(ctx, cfg)
+	pool, err := openDatabase(ctx, cfg, telemetry.Exporting(environ))
 	if err != nil {
 		return err
 	}

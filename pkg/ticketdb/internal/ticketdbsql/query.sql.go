@@ -59,6 +59,43 @@ func (q *Queries) Answers(ctx context.Context, keys []string) ([]AnswersRow, err
 	return items, nil
 }
 
+const countFollowersOf = `-- name: CountFollowersOf :many
+SELECT u.content_hash::bytea AS content_hash,
+       (SELECT count(*) FROM (SELECT FROM ticket t WHERE t.content_hash = u.content_hash AND t.trace_context <> '' LIMIT $1) c) AS tickets
+FROM unnest($2::bytea[]) AS u(content_hash)
+`
+
+type CountFollowersOfParams struct {
+	Most          int32
+	ContentHashes [][]byte
+}
+
+type CountFollowersOfRow struct {
+	ContentHash []byte
+	Tickets     int64
+}
+
+// How many tickets with a trace each content serves, counted up to a number.
+func (q *Queries) CountFollowersOf(ctx context.Context, arg CountFollowersOfParams) ([]CountFollowersOfRow, error) {
+	rows, err := q.db.Query(ctx, countFollowersOf, arg.Most, arg.ContentHashes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CountFollowersOfRow
+	for rows.Next() {
+		var i CountFollowersOfRow
+		if err := rows.Scan(&i.ContentHash, &i.Tickets); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const followersOf = `-- name: FollowersOf :many
 SELECT u.content_hash::bytea AS content_hash, t.trace_context
 FROM unnest($1::bytea[]) AS u(content_hash)

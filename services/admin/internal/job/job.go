@@ -17,6 +17,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/jobdb"
@@ -50,6 +52,7 @@ type Options struct {
 	Lease  time.Duration // how long a job rests whose replica has died; a chunk's lock holds as long as the chunk takes
 	Retry  time.Duration // before a chunk is tried a second time; doubled each time
 	Logger *slog.Logger
+	Tracer trace.Tracer // nil makes no spans
 }
 
 // Runner works on jobs.
@@ -61,6 +64,9 @@ type Runner struct {
 
 // New makes a runner for the kinds that have a step.
 func New(opts Options) *Runner {
+	if opts.Tracer == nil {
+		opts.Tracer = noop.NewTracerProvider().Tracer("")
+	}
 	return &Runner{opts: opts, kinds: slices.Sorted(maps.Keys(opts.Steps)), wake: make(chan struct{}, Concurrency)}
 }
 
@@ -136,6 +142,8 @@ func (r *Runner) take(ctx context.Context, j jobdb.Job) {
 }
 
 func (r *Runner) step(ctx context.Context, j jobdb.Job) (next jobdb.Job, err error) {
+	ctx, span := r.startSpan(ctx, j)
+	defer func() { endSpan(span, err) }()
 	err = postgres.InTx(ctx, r.opts.DB, func(ctx context.Context, tx pgx.Tx) error {
 		held, err := jobdb.Hold(ctx, tx, j.ID, j.Lease)
 		if err != nil {

@@ -57,7 +57,6 @@ type Request struct {
 	Canary        int64   // replayed before it pauses; 0 for none
 	RatePerSecond float64 // 0 for all at once
 	By            string
-	TraceContext  string
 }
 
 // Spec is what a replay was made of.
@@ -92,7 +91,7 @@ func Start(ctx context.Context, tx pgx.Tx, r Request) (jobdb.Job, error) {
 	} else {
 		spec.EstimateUSD = &decimal.Decimal{}
 	}
-	return jobdb.Insert(ctx, tx, jobdb.New{Kind: jobdb.Replay, Spec: spec, CreatedBy: r.By, TraceContext: r.TraceContext})
+	return jobdb.Insert(ctx, tx, jobdb.New{Kind: jobdb.Replay, Spec: spec, CreatedBy: r.By})
 }
 
 // estimate is what calls for a selection cost if they cost what calls of their versions did lately, or else what their

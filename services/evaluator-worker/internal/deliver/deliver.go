@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/evalonce/evalonce/pkg/crashpoint"
@@ -40,13 +42,16 @@ type Options struct {
 	Lease        time.Duration
 	Grace        time.Duration // for running requests, once stopping
 	Metrics      *metrics.Webhooks
+	Tracer       trace.Tracer // nil makes no spans
 }
 
 // SaveMost bounds how long a stopping pool tries to write what it has, once its requests have ended.
 const SaveMost = 5 * time.Second
 
 const (
-	claimMost        = 500
+	claimMost = 500
+	// An endpoint may have no more under way than this part of what is free. However many are slow, room is left for others.
+	shareOfFree      = 4
 	settleMost       = 500
 	heartbeatsALease = 3
 	reclaimInterval  = 3 * time.Second
@@ -77,6 +82,9 @@ type Pool struct {
 
 // New makes a pool.
 func New(o Options) *Pool {
+	if o.Tracer == nil {
+		o.Tracer = noop.NewTracerProvider().Tracer("")
+	}
 	return &Pool{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Concurrency),
 		made: make(chan webhook.Made, claimMost), held: map[uuid.UUID]struct{}{},
@@ -175,7 +183,7 @@ func (p *Pool) claim(ctx context.Context, most int) ([]webhook.Claimed, error) {
 	// What is committed must be known here, so stopping does not cut it short.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 	defer cancel()
-	claimed, err := webhook.Claim(ctx, p.DB, p.Name, p.Lease, p.PerEndpoint, most)
+	claimed, err := webhook.Claim(ctx, p.DB, p.Name, p.Lease, max(1, min(p.PerEndpoint, most/shareOfFree)), most)
 	p.mu.Lock()
 	for _, c := range claimed {
 		p.held[c.Lease] = struct{}{}
@@ -186,8 +194,10 @@ func (p *Pool) claim(ctx context.Context, most int) ([]webhook.Claimed, error) {
 }
 
 // attempt sends a delivery once.
-func (p *Pool) attempt(ctx context.Context, c webhook.Claimed) webhook.Made {
-	made := webhook.Made{Claimed: c}
+func (p *Pool) attempt(ctx context.Context, c webhook.Claimed) (made webhook.Made) {
+	made = webhook.Made{Claimed: c}
+	ctx, span := p.startSpan(ctx, c)
+	defer func() { endSpan(span, made.Attempt) }()
 	message, err := c.Message(p.Keys)
 	switch {
 	case err != nil:

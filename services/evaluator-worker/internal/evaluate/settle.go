@@ -134,6 +134,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 func (w *Worker) write(ctx context.Context, group []settlement) error {
 	told := 0
 	var done written
+	ctx, span := w.startSettle(ctx, group)
 	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
 		crashpoint.Pass(crashpoint.SettleBegun)
 		down, err := route.Hold(ctx, tx, blamed(group))
@@ -185,6 +186,7 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 		w.measure(ctx, group, done)
 		w.told(told)
 	}
+	endSpan(span, err)
 	return err
 }
 

@@ -392,7 +392,7 @@ func takeFree(slots chan struct{}, taken, most int) int {
 }
 
 // claim leases up to most rows of a route, or the one row of its probe.
-func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) {
+func (w *Worker) claim(ctx context.Context, l *line, most int) (items []*item, err error) {
 	// A claim that was committed must be known here, so stopping does not cut it short.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -404,6 +404,8 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) ([]*item, error) 
 	if state.Paused || l.wait(time.Now()) > 0 || l.suspect.Load() > 0 {
 		return nil, nil
 	}
+	ctx, span := w.startClaim(ctx, l)
+	defer func() { endClaim(span, len(items), err) }()
 	if state.State == route.Closed {
 		if state.Metered() {
 			return w.claimMetered(ctx, l, most, uuid.Nil)
