@@ -92,7 +92,7 @@ GRANT INSERT,
           dead_at, discarded_at, lane, job_id)
   ON evaluation_outbox TO evalonce_sweeper;
 GRANT UPDATE (outcome, finished_at, class, reason, error, response) ON model_call TO evalonce_sweeper;
-GRANT INSERT ON webhook_delivery TO evalonce_sweeper;
+GRANT INSERT, UPDATE (body) ON webhook_delivery TO evalonce_sweeper;
 
 -- The admin's fsck, too.
 GRANT SELECT ON active_version, evaluator_version, version_promotion, active_policy, policy, policy_activation, ticket, client_request,

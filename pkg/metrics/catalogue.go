@@ -222,7 +222,7 @@ func HotTables() []string {
 
 // SweepCounts are what a sweep counts.
 func SweepCounts() []string {
-	return []string{"reclaimed_pending", "reclaimed_dead", "unknown_calls", "pruned_requests", "partitions_made", "reconciled", "erased_tickets", "erased_responses", "violations"}
+	return []string{"reclaimed_pending", "reclaimed_dead", "unknown_calls", "pruned_requests", "partitions_made", "reconciled", "erased_tickets", "erased_responses", "erased_deliveries", "violations"}
 }
 
 // Names of the metrics of the snapshot.

@@ -55,7 +55,7 @@ func Claim(ctx context.Context, db postgres.Beginner, worker string, lease time.
 		if err := q.PlanClaim(ctx); err != nil {
 			return err
 		}
-		ready, err := q.LockReady(ctx, int32(most))
+		ready, err := q.LockReady(ctx, webhooksql.LockReadyParams{FailingAfter: failingAfter, PerEndpoint: int64(perEndpoint), Most: int32(most)})
 		if err != nil || len(ready) == 0 {
 			return err
 		}

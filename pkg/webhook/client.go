@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -191,8 +193,10 @@ func CheckURL(raw string, allowHTTP bool) string {
 		return "must have at most 2048 bytes"
 	case err != nil || u.Opaque != "" || u.Hostname() == "":
 		return "must be an absolute URL"
-	case u.Scheme != "https" && (u.Scheme != "http" || !allowHTTP):
+	case !strings.HasPrefix(raw, "https://") && (!strings.HasPrefix(raw, "http://") || !allowHTTP):
 		return "must begin with https://"
+	case !validPort(u.Port()):
+		return "must have a port from 1 to 65535, or none"
 	case u.User != nil:
 		return "must have no user and no password"
 	case u.Fragment != "":
@@ -202,3 +206,8 @@ func CheckURL(raw string, allowHTTP bool) string {
 }
 
 const urlMost = 2048
+
+func validPort(port string) bool {
+	n, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil && n > 0
+}

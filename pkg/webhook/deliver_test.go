@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/pgtest/plan"
 	"github.com/evalonce/evalonce/pkg/webhook"
 )
@@ -471,5 +472,63 @@ func TestDeletedEndpointsArePurged(t *testing.T) {
 	}
 	if n := get[int](w, `SELECT count(*) FROM webhook_delivery`); n != 5 {
 		t.Errorf("%d deliveries are left, want 5", n)
+	}
+}
+
+// What has long been finished loses its body, and stays known; it cannot be sent again.
+func TestOldBodiesAreErased(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := w.endpoint("acme").Endpoint.ID
+	w.queue(e, 4)
+	w.exec(`UPDATE webhook_delivery SET state = 'delivered', finished_at = now() WHERE idempotency_key = md5('1')`)
+	w.exec(`UPDATE webhook_delivery SET state = 'failed', finished_at = now() WHERE idempotency_key = md5('2')`)
+	w.exec(`UPDATE webhook_delivery SET id = uuid_v7(now() - interval '31 days') WHERE idempotency_key <> md5('4')`)
+	w.exec(`UPDATE webhook_delivery SET state = 'failed', finished_at = now() WHERE idempotency_key = md5('4')`)
+	sweeper := pgtest.PoolAs(t, w.db, pgtest.Sweeper)
+	for _, want := range []int64{2, 0} {
+		if n, err := webhook.EraseOldBodies(t.Context(), sweeper, 30*24*time.Hour); err != nil || n != want {
+			t.Errorf("erased %d, %v, want %d", n, err, want)
+		}
+	}
+	old := get[uuid.UUID](w, `SELECT id FROM webhook_delivery WHERE idempotency_key = md5('1')`)
+	if err := w.endpoints.Redeliver(t.Context(), "acme", e, old); !errors.Is(err, webhook.ErrBodyErased) {
+		t.Errorf("redelivering without a body: %v", err)
+	}
+	if n, _, err := w.endpoints.RedeliverFailed(t.Context(), "acme", e, time.Unix(0, 0)); err != nil || n != 1 {
+		t.Errorf("redelivered %d, %v, want the young one", n, err)
+	}
+	for _, c := range w.claim(10, 10) {
+		if len(c.Body) == 0 {
+			t.Errorf("delivery %s would be sent without a body", c.ID)
+		}
+	}
+}
+
+// Who asks for something to be sent again does not wait for the end of a pause.
+func TestRedeliveringEndsAPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := w.endpoint("acme").Endpoint.ID
+	w.queue(e, 1)
+	id := get[uuid.UUID](w, `SELECT id FROM webhook_delivery`)
+	for _, again := range []func() error{
+		func() error { return w.endpoints.Redeliver(t.Context(), "acme", e, id) },
+		func() error {
+			_, _, err := w.endpoints.RedeliverFailed(t.Context(), "acme", e, time.Unix(0, 0))
+			return err
+		},
+	} {
+		w.exec(`UPDATE webhook_delivery SET state = 'failed', finished_at = now(), lease_id = NULL, locked_by = NULL, locked_until = NULL`)
+		w.exec(`UPDATE webhook_endpoint SET not_before = now() + interval '1 hour'`)
+		if claimed := w.claim(1, 1); len(claimed) != 0 {
+			t.Fatalf("claimed %v", claimed)
+		}
+		if err := again(); err != nil {
+			t.Fatal(err)
+		}
+		if claimed := w.claim(1, 1); len(claimed) != 1 {
+			t.Error("it waits for the pause to end")
+		}
 	}
 }

@@ -149,7 +149,8 @@ func (s *Endpoints) SendTest(ctx context.Context, client string, endpoint uuid.U
 	return d, nil
 }
 
-// Redeliver makes one delivery due again, whatever became of it, under its id and with its bytes.
+// Redeliver makes one delivery due again, whatever became of it, under its id and with its bytes, and ends a pause that
+// the endpoint is in.
 func (s *Endpoints) Redeliver(ctx context.Context, client string, endpoint, id uuid.UUID) error {
 	err := s.change(ctx, client, endpoint, func(ctx context.Context, q *webhooksql.Queries, e Endpoint) error {
 		if !e.Enabled {
@@ -159,8 +160,14 @@ func (s *Endpoints) Redeliver(ctx context.Context, client string, endpoint, id u
 		if err != nil {
 			return err
 		}
-		if len(rows) == 0 {
+		switch {
+		case len(rows) == 0:
 			return ErrDeliveryNotFound
+		case !rows[0].Kept:
+			return ErrBodyErased
+		}
+		if err := q.TryNow(ctx, endpoint); err != nil {
+			return err
 		}
 		_, err = q.Redeliver(ctx, webhooksql.RedeliverParams{ID: id, EndpointID: endpoint})
 		return err
@@ -172,11 +179,14 @@ func (s *Endpoints) Redeliver(ctx context.Context, client string, endpoint, id u
 }
 
 // RedeliverFailed makes due again what has failed for good since a time, the oldest first, and reports whether there is
-// more of it.
+// more of it. It ends a pause that the endpoint is in.
 func (s *Endpoints) RedeliverFailed(ctx context.Context, client string, endpoint uuid.UUID, since time.Time) (n int, more bool, err error) {
 	err = s.change(ctx, client, endpoint, func(ctx context.Context, q *webhooksql.Queries, e Endpoint) error {
 		if !e.Enabled {
 			return ErrDisabled
+		}
+		if err := q.TryNow(ctx, endpoint); err != nil {
+			return err
 		}
 		rows, err := q.RedeliverFailed(ctx, webhooksql.RedeliverFailedParams{EndpointID: endpoint, Since: since, Most: redeliverMost})
 		n, more = int(rows), rows == redeliverMost

@@ -78,6 +78,9 @@ WITH era AS MATERIALIZED (
                        ORDER BY d.sequence DESC LIMIT 1), 0) AS sequence
   FROM judged j
   JOIN webhook_endpoint e ON e.client_id = j.client_id AND e.state = 'enabled'
+    -- Who listens since a promotion hears nothing of what that changed before.
+    AND (@promotion_id::bigint = 0 OR j.created_at >= e.listening_since
+         OR e.listening_since < (SELECT p.promoted_at FROM version_promotion p WHERE p.id = @promotion_id))
   LEFT JOIN LATERAL ( -- the answer that the endpoint was told of last
     SELECT d.idempotency_key FROM webhook_delivery d
     WHERE d.endpoint_id = e.id AND d.ticket_id = j.ticket_id AND d.event IN ('evaluation.succeeded', 'evaluation.superseded')
@@ -164,8 +167,8 @@ SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 
 -- name: LockReady :many
--- Enabled endpoints with something due, in turn. They are locked, so that one claim at a time counts what is under way;
--- those that are locked by another are its.
+-- Enabled endpoints with something due and room for it, in turn. They are locked, so that one claim at a time counts what
+-- is under way; those that are locked by another are its.
 SELECT e.id
 FROM webhook_endpoint e
 CROSS JOIN LATERAL (
@@ -175,6 +178,8 @@ CROSS JOIN LATERAL (
   LIMIT 1
 ) due
 WHERE e.state = 'enabled' AND e.not_before <= now()
+  AND (SELECT count(*) FROM webhook_delivery s WHERE s.endpoint_id = e.id AND s.state = 'sending')
+      < CASE WHEN e.consecutive_failures >= @failing_after::int THEN 1 ELSE @per_endpoint::bigint END
 ORDER BY e.claimed_at, e.id
 LIMIT @most
 FOR NO KEY UPDATE OF e SKIP LOCKED;
@@ -407,7 +412,7 @@ LIMIT @window_size;
 
 -- name: GetDeliveries :many
 SELECT d.id, d.event, d.ticket_id, d.sequence, d.state, d.attempts, d.last_status, d.last_reason, d.last_attempt_at, d.available_at,
-       d.created_at, d.finished_at
+       d.created_at, d.finished_at, (octet_length(d.body) > 0)::boolean AS kept
 FROM webhook_delivery d
 WHERE d.id = ANY (@ids::uuid[]) AND d.endpoint_id = @endpoint_id
 ORDER BY d.id DESC;
@@ -416,14 +421,37 @@ ORDER BY d.id DESC;
 -- One that is being sent is sent already.
 UPDATE webhook_delivery d
 SET state = 'pending', attempts = 0, available_at = now(), finished_at = NULL
-WHERE d.id = @id AND d.endpoint_id = @endpoint_id AND d.state <> 'sending';
+WHERE d.id = @id AND d.endpoint_id = @endpoint_id AND d.state <> 'sending' AND octet_length(d.body) > 0;
 
 -- name: RedeliverFailed :execrows
 UPDATE webhook_delivery d
 SET state = 'pending', attempts = 0, available_at = now(), finished_at = NULL
 WHERE d.id = ANY (ARRAY(
   SELECT q.id FROM webhook_delivery q
-  WHERE q.endpoint_id = @endpoint_id AND q.state = 'failed' AND q.finished_at >= @since::timestamptz
+  WHERE q.endpoint_id = @endpoint_id AND q.state = 'failed' AND q.finished_at >= @since::timestamptz AND octet_length(q.body) > 0
   ORDER BY q.finished_at, q.id
   LIMIT @most
   FOR NO KEY UPDATE SKIP LOCKED));
+
+-- name: LockRetention :many
+-- Up to where bodies have been looked after; nothing while somebody else is at it.
+SELECT r.last_id FROM retention r WHERE r.subject = 'delivery' FOR UPDATE SKIP LOCKED;
+
+-- name: EraseBodies :one
+-- The next deliveries in the order of their ids, which is that of their making, up to an age. The row stays without its
+-- body. What is not finished at that age waits for an endpoint that is disabled, and keeps it.
+WITH seen AS MATERIALIZED (
+  SELECT d.id FROM webhook_delivery d
+  WHERE d.id > @after AND d.id < uuid_v7_floor(now() - make_interval(secs => @retention_seconds::float8))
+  ORDER BY d.id
+  LIMIT @most
+), erased AS (
+  UPDATE webhook_delivery d SET body = ''
+  WHERE d.id = ANY (ARRAY(SELECT id FROM seen)) AND d.state IN ('delivered', 'failed') AND octet_length(d.body) > 0
+  RETURNING d.id
+)
+SELECT coalesce((SELECT s.id FROM seen s ORDER BY s.id DESC LIMIT 1), '00000000-0000-0000-0000-000000000000')::uuid AS last,
+       (SELECT count(*) FROM erased) AS erased;
+
+-- name: SaveRetention :exec
+UPDATE retention SET last_id = @last_id WHERE subject = 'delivery';

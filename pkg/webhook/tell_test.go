@@ -238,6 +238,7 @@ func TestAPromotionLooksForTicketsThatWereStoredMeanwhile(t *testing.T) {
 	w.exec(`ALTER TABLE version_promotion DISABLE TRIGGER ALL`)
 	w.exec(`UPDATE version_promotion SET promoted_at = promoted_at - interval '6 minutes'`)
 	w.exec(`UPDATE ticket SET created_at = created_at - interval '6 minutes'`)
+	w.exec(`UPDATE webhook_endpoint SET listening_since = listening_since - interval '6 minutes'`)
 	w.supersede(100)
 	w.wantTold(e, ticket, "evaluation.succeeded v2")
 	if left := get[int](w, `SELECT count(*) FROM webhook_supersession WHERE state <> 'done'`); left != 0 {
@@ -354,5 +355,32 @@ func TestPromotionPlan(t *testing.T) {
 		p.ReadsAtMost(400)
 		p.NoSeqScan("ticket")
 		p.NoSeqScan("evaluation_result")
+	}
+}
+
+// Who begins to listen while a promotion is worked off hears of tickets that are new to it, and of no older ones.
+func TestAPromotionIsNotToldToThoseWhoListenSince(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	before := w.endpoint("acme").Endpoint.ID
+	old := w.ticket("acme", "old")
+	w.register("v2")
+	w.finish("old", "v1")
+	w.finish("old", "v2")
+	w.promote("v2")
+	since := w.endpoint("acme").Endpoint.ID
+	young := w.ticket("acme", "young") // by somebody who knows v1 alone
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		return answer(ctx, tx, w.key("young", "v2"), hashOf(t, "young"), "v2")
+	})
+	w.supersede(10)
+	if told := w.told(before, old); !slices.Equal(told, []string{"evaluation.succeeded v1", "evaluation.superseded v2"}) {
+		t.Errorf("the one that listened before was told %v", told)
+	}
+	if told := w.told(since, old); len(told) != 0 {
+		t.Errorf("the one that listens since was told %v of an older ticket", told)
+	}
+	if told := w.told(since, young); !slices.Equal(told, []string{"evaluation.succeeded v2"}) {
+		t.Errorf("the one that listens since was told %v of a new one", told)
 	}
 }

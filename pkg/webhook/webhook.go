@@ -31,6 +31,8 @@ var (
 	ErrNotFound = errors.New("no such webhook endpoint")
 	// ErrDeliveryNotFound is returned for a delivery that is not the endpoint's.
 	ErrDeliveryNotFound = errors.New("no such delivery")
+	// ErrBodyErased is returned for a delivery of which only the record is kept.
+	ErrBodyErased = errors.New("what was delivered is not kept any more")
 	// ErrNoKeys is returned where secrets can be neither made nor read.
 	ErrNoKeys = errors.New("no keys are configured for webhook secrets")
 	// ErrRequestReused is returned for a request id that was used with another request.

@@ -174,6 +174,41 @@ func (q *Queries) EndpointByRequest(ctx context.Context, arg EndpointByRequestPa
 	return i, err
 }
 
+const eraseBodies = `-- name: EraseBodies :one
+WITH seen AS MATERIALIZED (
+  SELECT d.id FROM webhook_delivery d
+  WHERE d.id > $1 AND d.id < uuid_v7_floor(now() - make_interval(secs => $2::float8))
+  ORDER BY d.id
+  LIMIT $3
+), erased AS (
+  UPDATE webhook_delivery d SET body = ''
+  WHERE d.id = ANY (ARRAY(SELECT id FROM seen)) AND d.state IN ('delivered', 'failed') AND octet_length(d.body) > 0
+  RETURNING d.id
+)
+SELECT coalesce((SELECT s.id FROM seen s ORDER BY s.id DESC LIMIT 1), '00000000-0000-0000-0000-000000000000')::uuid AS last,
+       (SELECT count(*) FROM erased) AS erased
+`
+
+type EraseBodiesParams struct {
+	After            uuid.UUID
+	RetentionSeconds float64
+	Most             int32
+}
+
+type EraseBodiesRow struct {
+	Last   uuid.UUID
+	Erased int64
+}
+
+// The next deliveries in the order of their ids, which is that of their making, up to an age. The row stays without its
+// body. What is not finished at that age waits for an endpoint that is disabled, and keeps it.
+func (q *Queries) EraseBodies(ctx context.Context, arg EraseBodiesParams) (EraseBodiesRow, error) {
+	row := q.db.QueryRow(ctx, eraseBodies, arg.After, arg.RetentionSeconds, arg.Most)
+	var i EraseBodiesRow
+	err := row.Scan(&i.Last, &i.Erased)
+	return i, err
+}
+
 const expireSecrets = `-- name: ExpireSecrets :exec
 WITH forgotten AS (
   DELETE FROM webhook_secret s WHERE s.endpoint_id = $2 AND s.expires_at < now() - interval '7 days'
@@ -251,7 +286,7 @@ func (q *Queries) FindPromotions(ctx context.Context) error {
 
 const getDeliveries = `-- name: GetDeliveries :many
 SELECT d.id, d.event, d.ticket_id, d.sequence, d.state, d.attempts, d.last_status, d.last_reason, d.last_attempt_at, d.available_at,
-       d.created_at, d.finished_at
+       d.created_at, d.finished_at, (octet_length(d.body) > 0)::boolean AS kept
 FROM webhook_delivery d
 WHERE d.id = ANY ($1::uuid[]) AND d.endpoint_id = $2
 ORDER BY d.id DESC
@@ -275,6 +310,7 @@ type GetDeliveriesRow struct {
 	AvailableAt   time.Time
 	CreatedAt     time.Time
 	FinishedAt    *time.Time
+	Kept          bool
 }
 
 func (q *Queries) GetDeliveries(ctx context.Context, arg GetDeliveriesParams) ([]GetDeliveriesRow, error) {
@@ -299,6 +335,7 @@ func (q *Queries) GetDeliveries(ctx context.Context, arg GetDeliveriesParams) ([
 			&i.AvailableAt,
 			&i.CreatedAt,
 			&i.FinishedAt,
+			&i.Kept,
 		); err != nil {
 			return nil, err
 		}
@@ -605,15 +642,23 @@ CROSS JOIN LATERAL (
   LIMIT 1
 ) due
 WHERE e.state = 'enabled' AND e.not_before <= now()
+  AND (SELECT count(*) FROM webhook_delivery s WHERE s.endpoint_id = e.id AND s.state = 'sending')
+      < CASE WHEN e.consecutive_failures >= $1::int THEN 1 ELSE $2::bigint END
 ORDER BY e.claimed_at, e.id
-LIMIT $1
+LIMIT $3
 FOR NO KEY UPDATE OF e SKIP LOCKED
 `
 
-// Enabled endpoints with something due, in turn. They are locked, so that one claim at a time counts what is under way;
-// those that are locked by another are its.
-func (q *Queries) LockReady(ctx context.Context, most int32) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, lockReady, most)
+type LockReadyParams struct {
+	FailingAfter int32
+	PerEndpoint  int64
+	Most         int32
+}
+
+// Enabled endpoints with something due and room for it, in turn. They are locked, so that one claim at a time counts what
+// is under way; those that are locked by another are its.
+func (q *Queries) LockReady(ctx context.Context, arg LockReadyParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, lockReady, arg.FailingAfter, arg.PerEndpoint, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -625,6 +670,31 @@ func (q *Queries) LockReady(ctx context.Context, most int32) ([]uuid.UUID, error
 			return nil, err
 		}
 		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const lockRetention = `-- name: LockRetention :many
+SELECT r.last_id FROM retention r WHERE r.subject = 'delivery' FOR UPDATE SKIP LOCKED
+`
+
+// Up to where bodies have been looked after; nothing while somebody else is at it.
+func (q *Queries) LockRetention(ctx context.Context) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, lockRetention)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var last_id uuid.UUID
+		if err := rows.Scan(&last_id); err != nil {
+			return nil, err
+		}
+		items = append(items, last_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -963,7 +1033,7 @@ func (q *Queries) Reclaim(ctx context.Context, most int32) (int64, error) {
 const redeliver = `-- name: Redeliver :execrows
 UPDATE webhook_delivery d
 SET state = 'pending', attempts = 0, available_at = now(), finished_at = NULL
-WHERE d.id = $1 AND d.endpoint_id = $2 AND d.state <> 'sending'
+WHERE d.id = $1 AND d.endpoint_id = $2 AND d.state <> 'sending' AND octet_length(d.body) > 0
 `
 
 type RedeliverParams struct {
@@ -985,7 +1055,7 @@ UPDATE webhook_delivery d
 SET state = 'pending', attempts = 0, available_at = now(), finished_at = NULL
 WHERE d.id = ANY (ARRAY(
   SELECT q.id FROM webhook_delivery q
-  WHERE q.endpoint_id = $1 AND q.state = 'failed' AND q.finished_at >= $2::timestamptz
+  WHERE q.endpoint_id = $1 AND q.state = 'failed' AND q.finished_at >= $2::timestamptz AND octet_length(q.body) > 0
   ORDER BY q.finished_at, q.id
   LIMIT $3
   FOR NO KEY UPDATE SKIP LOCKED))
@@ -1043,6 +1113,15 @@ func (q *Queries) SavePromotion(ctx context.Context, arg SavePromotionParams) er
 		arg.Told,
 		arg.PromotionID,
 	)
+	return err
+}
+
+const saveRetention = `-- name: SaveRetention :exec
+UPDATE retention SET last_id = $1 WHERE subject = 'delivery'
+`
+
+func (q *Queries) SaveRetention(ctx context.Context, lastID uuid.UUID) error {
+	_, err := q.db.Exec(ctx, saveRetention, lastID)
 	return err
 }
 
@@ -1227,6 +1306,9 @@ WITH era AS MATERIALIZED (
                        ORDER BY d.sequence DESC LIMIT 1), 0) AS sequence
   FROM judged j
   JOIN webhook_endpoint e ON e.client_id = j.client_id AND e.state = 'enabled'
+    -- Who listens since a promotion hears nothing of what that changed before.
+    AND ($5::bigint = 0 OR j.created_at >= e.listening_since
+         OR e.listening_since < (SELECT p.promoted_at FROM version_promotion p WHERE p.id = $5))
   LEFT JOIN LATERAL ( -- the answer that the endpoint was told of last
     SELECT d.idempotency_key FROM webhook_delivery d
     WHERE d.endpoint_id = e.id AND d.ticket_id = j.ticket_id AND d.event IN ('evaluation.succeeded', 'evaluation.superseded')

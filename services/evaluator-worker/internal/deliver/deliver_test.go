@@ -3,6 +3,7 @@ package deliver_test
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -80,7 +81,7 @@ func (r *rig) exec(sql string, args ...any) {
 func (r *rig) start(change ...func(*deliver.Options)) (stop func()) {
 	r.t.Helper()
 	o := deliver.Options{
-		DB: pgtest.PoolAs(r.t, r.db, pgtest.EvaluatorWorker), Sender: r.receivers, Keys: &r.keys, Name: uuid.NewString(), Concurrency: 8, PerEndpoint: 4,
+		DB: pgtest.PoolAs(r.t, r.db, pgtest.EvaluatorWorker), Sender: r.receivers, Keys: &r.keys, Name: uuid.NewString(), Concurrency: 16, PerEndpoint: 4,
 		PollInterval: 10 * time.Millisecond, Lease: time.Minute, Grace: time.Minute,
 	}
 	for _, c := range change {
@@ -138,6 +139,21 @@ func TestASlowEndpointDelaysNoOther(t *testing.T) {
 			t.Errorf("delivery %s was sent %d times", id, n)
 		}
 	}
+}
+
+// Many slow endpoints together leave room for one that is quick.
+func TestManySlowEndpointsLeaveRoom(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	defer close(r.receivers.release)
+	const slow = 10
+	for n := range slow {
+		r.endpoint(fmt.Sprint("slow", n), "slow.example", 20)
+	}
+	r.start()
+	r.until(slow, "(SELECT DISTINCT endpoint_id FROM webhook_delivery WHERE state = 'sending') e")
+	quick := r.endpoint("globex", "quick.example", 20)
+	r.until(20, "webhook_delivery WHERE endpoint_id = $1 AND state = 'delivered'", quick)
 }
 
 // A pool that stops waits for its requests, and writes what became of them.

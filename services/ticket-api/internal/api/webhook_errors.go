@@ -19,6 +19,8 @@ func webhookError(err error) *rpc.Error {
 		return refused(codes.NotFound, "WEBHOOK_ENDPOINT_NOT_FOUND", "there is no such webhook endpoint")
 	case errors.Is(err, webhook.ErrDeliveryNotFound):
 		return refused(codes.NotFound, "WEBHOOK_DELIVERY_NOT_FOUND", "there is no such delivery")
+	case errors.Is(err, webhook.ErrBodyErased):
+		return refused(codes.FailedPrecondition, "WEBHOOK_DELIVERY_EXPIRED", "the delivery is too old: what was sent is not kept any more")
 	case errors.Is(err, webhook.ErrRequestReused):
 		e := refused(codes.FailedPrecondition, rpc.ReasonKeyReused, "request_id: this idempotency key was used with another request; nothing is changed")
 		e.Metadata = map[string]string{"field": "request_id"}

@@ -130,7 +130,8 @@ func TestEndpointsAreRefusedForAllThatIsWrong(t *testing.T) {
 	a := start(t)
 	for url, field := range map[string]string{
 		"": "url", "http://acme.example": "url", "https://user:pass@acme.example": "url", "https://": "url", "ftp://acme.example": "url",
-		"https:acme.example": "url", "https://acme.example/#part": "url", "https://acme.example/" + strings.Repeat("x", 2048): "url", "%": "url",
+		"https:acme.example": "url", "HTTPS://acme.example": "url", "https://acme.example:0/": "url", "https://acme.example:65536/": "url",
+		"https://acme.example/#part": "url", "https://acme.example/" + strings.Repeat("x", 2048): "url", "%": "url",
 	} {
 		_, err := a.webhooks().CreateWebhookEndpoint(a.as(a.acme), &ticketv1.CreateWebhookEndpointRequest{Url: url})
 		wantProblem(t, err, codes.InvalidArgument, "INVALID_FIELD", field)
