@@ -47,7 +47,8 @@ func pageOf(r paged, filter ...string) (after string, most int, violations []rpc
 	}
 	token, err := base64.RawURLEncoding.Strict().DecodeString(r.GetPageToken())
 	head := pageHead(r, filter)
-	if err != nil || len(token) <= len(head) || !bytes.HasPrefix(token, head) {
+	// The decoder tolerates line breaks within.
+	if err != nil || len(token) <= len(head) || !bytes.HasPrefix(token, head) || base64.RawURLEncoding.EncodeToString(token) != r.GetPageToken() {
 		return "", most, append(violations, foreignToken())
 	}
 	return string(token[len(head):]), most, violations
