@@ -80,6 +80,10 @@ func checks() []check {
 			(*fscksql.Queries).AnswerOffContract),
 		promise("active_version_differs", "the active version is the one promoted last",
 			(*fscksql.Queries).ActiveVersionDiffers),
+		promise("active_policy_differs", "the active policy is the one activated last",
+			(*fscksql.Queries).ActivePolicyDiffers),
+		promise("held_for_nobody", "work is held back by a job that may let it go",
+			(*fscksql.Queries).HeldForNobody),
 
 		promise("charge_differs", "a call that is over is charged what it cost, and one that may be paid the worst case",
 			(*fscksql.Queries).ChargeDiffers),

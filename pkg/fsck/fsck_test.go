@@ -464,6 +464,29 @@ var breakages = map[string]map[string]func(*world) string{
 			return "v1"
 		},
 	},
+	"active_policy_differs": {
+		"changed without an activation": func(w *world) string {
+			w.exec("INSERT INTO policy (id, urgent_threshold, rules, digest, created_by) SELECT 'next', urgent_threshold, rules, 'next', 'test' FROM policy")
+			w.exec("UPDATE active_policy SET policy_id = 'next'")
+			return "next"
+		},
+		"never activated": func(w *world) string {
+			w.exec("ALTER TABLE policy_activation DISABLE TRIGGER ALL")
+			w.exec("DELETE FROM policy_activation")
+			return "builtin-1"
+		},
+	},
+	"held_for_nobody": {
+		"no job": func(w *world) string {
+			w.exec("UPDATE evaluation_outbox SET available_at = 'infinity' WHERE idempotency_key = $1", string(w.keys["pending"]))
+			return string(w.keys["pending"])
+		},
+		"a job that is done": func(w *world) string {
+			w.exec("INSERT INTO reprocess_job (id, kind, spec, state, created_by, finished_at) VALUES ('01a22d32-0000-7000-8000-000000000001', 'evaluate', '{}', 'done', 'test', now())")
+			w.exec("UPDATE evaluation_outbox SET available_at = 'infinity', lane = 'bulk', job_id = '01a22d32-0000-7000-8000-000000000001' WHERE idempotency_key = $1", string(w.keys["pending"]))
+			return string(w.keys["pending"])
+		},
+	},
 	"charge_differs": {
 		"an answer": func(w *world) string {
 			w.exec("UPDATE model_call SET cost_usd = cost_usd + 0.001 WHERE id = $1", w.calls["charged"])

@@ -268,6 +268,24 @@ FROM (
 WHERE h.active IS DISTINCT FROM h.promoted
 ORDER BY 1 LIMIT @examples;
 
+-- name: ActivePolicyDiffers :many
+SELECT coalesce(h.active, h.activated)::text AS id, count(*) OVER () AS count
+FROM (
+  SELECT (SELECT a.policy_id FROM active_policy a) AS active,
+         (SELECT p.policy_id FROM policy_activation p ORDER BY p.id DESC LIMIT 1) AS activated
+) h
+WHERE h.active IS DISTINCT FROM h.activated
+ORDER BY 1 LIMIT @examples;
+
+-- name: HeldForNobody :many
+-- A job that was resumed lets its work go, and one that was canceled takes it back, chunk by chunk.
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+LEFT JOIN reprocess_job j ON j.id = o.job_id
+WHERE o.status = 'pending' AND o.available_at = 'infinity'
+  AND (j.id IS NULL OR j.state IN ('canceled', 'done') AND NOT j.unsettled)
+ORDER BY 1 LIMIT @examples;
+
 -- name: ChargeDiffers :many
 SELECT m.id::text AS id, count(*) OVER () AS count
 FROM model_call m

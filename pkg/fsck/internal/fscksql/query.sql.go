@@ -11,6 +11,41 @@ import (
 	"github.com/google/uuid"
 )
 
+const activePolicyDiffers = `-- name: ActivePolicyDiffers :many
+SELECT coalesce(h.active, h.activated)::text AS id, count(*) OVER () AS count
+FROM (
+  SELECT (SELECT a.policy_id FROM active_policy a) AS active,
+         (SELECT p.policy_id FROM policy_activation p ORDER BY p.id DESC LIMIT 1) AS activated
+) h
+WHERE h.active IS DISTINCT FROM h.activated
+ORDER BY 1 LIMIT $1
+`
+
+type ActivePolicyDiffersRow struct {
+	ID    string
+	Count int64
+}
+
+func (q *Queries) ActivePolicyDiffers(ctx context.Context, examples int32) ([]ActivePolicyDiffersRow, error) {
+	rows, err := q.db.Query(ctx, activePolicyDiffers, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ActivePolicyDiffersRow
+	for rows.Next() {
+		var i ActivePolicyDiffersRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const activeVersionDiffers = `-- name: ActiveVersionDiffers :many
 SELECT coalesce(h.active, h.promoted)::text AS id, count(*) OVER () AS count
 FROM (
@@ -409,6 +444,41 @@ func (q *Queries) DeadWithoutCause(ctx context.Context, examples int32) ([]DeadW
 	var items []DeadWithoutCauseRow
 	for rows.Next() {
 		var i DeadWithoutCauseRow
+		if err := rows.Scan(&i.ID, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const heldForNobody = `-- name: HeldForNobody :many
+SELECT o.idempotency_key AS id, count(*) OVER () AS count
+FROM evaluation_outbox o
+LEFT JOIN reprocess_job j ON j.id = o.job_id
+WHERE o.status = 'pending' AND o.available_at = 'infinity'
+  AND (j.id IS NULL OR j.state IN ('canceled', 'done') AND NOT j.unsettled)
+ORDER BY 1 LIMIT $1
+`
+
+type HeldForNobodyRow struct {
+	ID    string
+	Count int64
+}
+
+// A job that was resumed lets its work go, and one that was canceled takes it back, chunk by chunk.
+func (q *Queries) HeldForNobody(ctx context.Context, examples int32) ([]HeldForNobodyRow, error) {
+	rows, err := q.db.Query(ctx, heldForNobody, examples)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HeldForNobodyRow
+	for rows.Next() {
+		var i HeldForNobodyRow
 		if err := rows.Scan(&i.ID, &i.Count); err != nil {
 			return nil, err
 		}
