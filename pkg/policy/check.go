@@ -39,7 +39,7 @@ func check(p Policy) []error {
 		field := func(name string) string { return fmt.Sprintf("rules[%d].%s", i, name) }
 		must(line(r.Name) && content.Visible(r.Name), field("name"), fmt.Sprintf("must be a visible name of one line, of at most %d bytes", maxName))
 		first := slices.IndexFunc(p.Rules, func(other Rule) bool { return other.Name == r.Name })
-		must(first == i, field("name"), fmt.Sprintf("is the name of rules[%d] too", first))
+		must(first == i || r.Name == "", field("name"), fmt.Sprintf("is the name of rules[%d] too", first))
 		must(len(r.When) <= maxWhen, field("when"), fmt.Sprintf("must have at most %d bytes", maxWhen))
 		must(slices.Contains(Priorities(), r.Priority), field("priority"), "must be one of: "+strings.Join(Priorities(), ", "))
 		must(line(r.Queue) && (r.Queue == "" || content.Visible(r.Queue)), field("queue"),

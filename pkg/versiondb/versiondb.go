@@ -112,11 +112,19 @@ func Register(ctx context.Context, tx pgx.Tx, v evaluation.Version, by string) (
 	return false, nil
 }
 
-// Get returns the version of an id, or ErrNotFound.
+// NotFoundError is the ErrNotFound of an id.
+type NotFoundError struct{ ID string }
+
+func (e *NotFoundError) Error() string { return fmt.Sprintf("version %q: %v", e.ID, ErrNotFound) }
+
+// Unwrap makes it an ErrNotFound.
+func (e *NotFoundError) Unwrap() error { return ErrNotFound }
+
+// Get returns the version of an id, or a NotFoundError.
 func Get(ctx context.Context, db versiondbsql.DBTX, id string) (Stored, error) {
 	row, err := versiondbsql.New(db).GetVersion(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Stored{}, fmt.Errorf("version %q: %w", id, ErrNotFound)
+		return Stored{}, &NotFoundError{id}
 	}
 	if err != nil {
 		return Stored{}, fmt.Errorf("get version %s: %w", id, err)

@@ -57,7 +57,7 @@ func TestSpans(t *testing.T) {
 	for _, text := range []string{"2026-11-30", "2026-11-30T15:00:00", "soon", ""} {
 		var m moment
 		if err := m.Set(text); err == nil {
-			t.Errorf("%q is %s", text, m)
+			t.Errorf("%q is %s", text, m.Time)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (c *cli) compareCommand() *cobra.Command {
 				err = c.printComparison(stream, table)
 			}
 			if err != nil {
-				return fmt.Errorf("compare version %s: %w", r.GetVersionId(), err)
+				return fmt.Errorf("compare: %w", err)
 			}
 			return nil
 		}),

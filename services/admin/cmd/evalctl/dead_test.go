@@ -181,7 +181,7 @@ func TestRoutesOnTheCommandLine(t *testing.T) {
 	o.must("route", "budget", "set", "main", "day", "25", "--dry-run").shows(t, "dry run: the budget of main for the day is $25")
 	o.must("route", "budget", "list").shows(t, "*      month", "500")
 	o.runs("route", "budget", "set", "main", "year", "25").want(t, exitUsage, "period")
-	o.answers("y\n", "route", "budget", "remove", "all", "month").shows(t, "is no limit")
+	o.answers("y\n", "route", "budget", "remove", "all", "month").shows(t, "all routes may spend without a limit for the month")
 	o.runs("route", "get", "nowhere").want(t, exitNotFound, "no such route")
 }
 

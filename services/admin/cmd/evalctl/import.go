@@ -16,9 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/evalonce/evalonce/pkg/backoff"
 	"github.com/evalonce/evalonce/pkg/content"
@@ -236,10 +234,9 @@ func (i *importer) drop(b *batch, refused map[int]string) error {
 func (i *importer) create(ctx context.Context, b *batch) error {
 	began := time.Now()
 	for attempt := 0; ; attempt++ {
-		var header metadata.MD
-		response, err := i.tickets.BatchCreateTickets(ctx, &ticketv1.BatchCreateTicketsRequest{Requests: b.requests}, grpc.Header(&header))
+		response, err := i.tickets.BatchCreateTickets(ctx, &ticketv1.BatchCreateTicketsRequest{Requests: b.requests})
 		if err == nil {
-			i.count(response.GetTickets(), replayed(header))
+			i.count(response.GetReplayed())
 			return nil
 		}
 		call, ok := errors.AsType[*callError](err)
@@ -260,24 +257,13 @@ func (i *importer) create(ctx context.Context, b *batch) error {
 	}
 }
 
-// count tells the tickets that are new from those that were there. What one request creates has one time, the latest of
-// its answer; what it repeats is older.
-func (i *importer) count(tickets []*ticketv1.Ticket, all bool) {
-	if all {
-		i.replayed.Add(int64(len(tickets)))
-		return
-	}
-	var latest time.Time
-	for _, t := range tickets {
-		if at := t.GetCreateTime().AsTime(); at.After(latest) {
-			latest = at
-		}
-	}
-	for _, t := range tickets {
-		if t.GetCreateTime().AsTime().Equal(latest) {
-			i.created.Add(1)
-		} else {
+// count tells the rows that are new from those that were there.
+func (i *importer) count(replayed []bool) {
+	for _, there := range replayed {
+		if there {
 			i.replayed.Add(1)
+		} else {
+			i.created.Add(1)
 		}
 	}
 }

@@ -31,7 +31,7 @@ type desk struct {
 	lose func(call int) bool
 }
 
-func (d *desk) BatchCreateTickets(ctx context.Context, r *ticketv1.BatchCreateTicketsRequest) (*ticketv1.BatchCreateTicketsResponse, error) {
+func (d *desk) BatchCreateTickets(_ context.Context, r *ticketv1.BatchCreateTicketsRequest) (*ticketv1.BatchCreateTicketsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
@@ -59,11 +59,10 @@ func (d *desk) BatchCreateTickets(ctx context.Context, r *ticketv1.BatchCreateTi
 	}
 	d.largest = max(d.largest, len(r.GetRequests()))
 	response := &ticketv1.BatchCreateTicketsResponse{}
-	all := true
 	for _, one := range r.GetRequests() {
 		t := d.tickets[one.GetRequestId()]
+		response.Replayed = append(response.Replayed, t != nil)
 		if t == nil {
-			all = false
 			t = &ticketv1.Ticket{
 				Id: uuid.NewString(), Message: one.GetMessage(), Subject: one.GetSubject(), ExternalId: one.GetExternalId(),
 				CreateTime: &timestamppb.Timestamp{Seconds: int64(d.calls)},
@@ -71,11 +70,6 @@ func (d *desk) BatchCreateTickets(ctx context.Context, r *ticketv1.BatchCreateTi
 			d.tickets[one.GetRequestId()] = t
 		}
 		response.Tickets = append(response.Tickets, t)
-	}
-	if all {
-		if err := rpc.MarkReplayed(ctx); err != nil {
-			return nil, err
-		}
 	}
 	if d.lose != nil && d.lose(d.calls) {
 		return nil, &rpc.Error{Code: codes.Unavailable, Reason: rpc.ReasonOutcomeUnknown, Message: "lost"}

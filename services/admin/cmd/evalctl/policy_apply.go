@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 
 func (c *cli) policyApply() *cobra.Command {
 	var f changeFlags
-	var expected string
+	var expected, asked string
 	var yes, wait bool
 	cmd := &cobra.Command{
 		Use: "apply", Short: "Decide all stored answers anew by the active policy, without any model call",
@@ -25,16 +26,20 @@ func (c *cli) policyApply() *cobra.Command {
 			"in the background. With --dry-run it shows how many decisions would change, and\n" +
 			"which; without it asks first, and names that number.",
 		Example: `  evalctl policy apply --dry-run
+  evalctl policy apply --policy refunds-2 --dry-run    # before it is activated
   evalctl policy apply --expected refunds-1 --yes --wait`,
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, _ []string) error {
+			if asked != "" && !f.dryRun {
+				return usageError{errors.New("--policy needs --dry-run: only the active policy is applied")}
+			}
 			if err := c.mayAsk(yes || f.dryRun); err != nil {
 				return err
 			}
 			policies := adminv1.NewPolicyServiceClient(conn)
 			r := &adminv1.ApplyPolicyRequest{ExpectedActiveId: expected, RequestId: f.requestID, Reason: f.reason}
 			if f.dryRun || !yes {
-				foretold, err := policies.ApplyPolicy(ctx, &adminv1.ApplyPolicyRequest{ExpectedActiveId: expected, DryRun: true})
+				foretold, err := policies.ApplyPolicy(ctx, &adminv1.ApplyPolicyRequest{ExpectedActiveId: expected, PolicyId: asked, DryRun: true})
 				if err != nil {
 					return fmt.Errorf("see what the active policy would change: %w", err)
 				}
@@ -61,6 +66,8 @@ func (c *cli) policyApply() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&expected, "expected", "", "refuse unless this policy is the active one")
+	cmd.Flags().StringVar(&asked, "policy", "", "with --dry-run, the policy to ask about in place of the active one")
+	must(cmd.RegisterFlagCompletionFunc("policy", c.completePolicy))
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the job is done")
 	f.add(cmd)

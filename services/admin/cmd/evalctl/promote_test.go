@@ -72,7 +72,7 @@ func TestVersionDiff(t *testing.T) {
 	if got := o.must("version", "diff", "v1", "v1"); got.out != "no difference\n" {
 		t.Errorf("%+v", got)
 	}
-	o.runs("version", "diff", "v1", "v3").want(t, exitNotFound, "there is no such version")
+	o.runs("version", "diff", "v1", "v3").want(t, exitNotFound, "there is no version v3")
 	o.runs("version", "register", "-f", file(t, "v1.yaml", yamlVersion("v1", "Sort otherwise."))).
 		want(t, exitConflict, "choose a new id", "version.prompt: differs:", "-Sort.\n", "+Sort otherwise.\n")
 	if got := o.must("version", "register", "--dry-run", "-f", file(t, "v4.yaml", yamlVersion("v4", "Sort four."))); got.out != "dry run: version v4 is registered\n" {

@@ -86,6 +86,10 @@ func (c *cli) deadReplay() *cobra.Command {
 			}
 			if !watch {
 				return c.print(r, func(w io.Writer) {
+					if r.GetSelected() == 0 {
+						fmt.Fprintln(w, "no dead letter is selected: there is nothing to replay")
+						return
+					}
 					fmt.Fprintf(w, "replay %s of %d dead letters is running; evalctl replay watch %s shows how far it is\n", r.GetId(), r.GetSelected(), r.GetId())
 				})
 			}

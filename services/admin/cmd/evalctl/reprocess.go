@@ -65,9 +65,14 @@ func (f *selectionFlags) add(c *cli, cmd *cobra.Command) {
 	}
 }
 
-// chosen is the selection, with an end when one was given.
+// chosen is the selection, with an end when one was given. What was given as so long ago is sent as that: the command is
+// the same request whenever it is repeated.
 func (f *selectionFlags) chosen() *adminv1.ReprocessSelection {
-	f.selection.CreatedFrom = timestamppb.New(f.since.Time)
+	if f.since.ago > 0 {
+		f.selection.CreatedWithin = durationpb.New(f.since.ago)
+	} else {
+		f.selection.CreatedFrom = timestamppb.New(f.since.Time)
+	}
 	if !f.until.IsZero() {
 		f.selection.CreatedTo = timestamppb.New(f.until.Time)
 	}
@@ -93,16 +98,20 @@ func (c *cli) reprocessStart() *cobra.Command {
 		Args:    cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, _ []string) error {
 			jobs := adminv1.NewReprocessServiceClient(conn)
-			if !shared.dryRun {
-				if err := c.mayAsk(yes); err != nil {
-					return err
-				}
+			if err := c.mayAsk(yes || shared.dryRun); err != nil {
+				return err
+			}
+			request := &adminv1.StartReprocessRequest{
+				Selection: chosen.chosen(), Spread: durationpb.New(chosen.spread), MaxCostUsd: most, RequestId: shared.requestID, Reason: shared.reason,
 			}
 			if shared.dryRun || !yes {
-				e, err := jobs.PreviewReprocess(ctx, &adminv1.PreviewReprocessRequest{Selection: chosen.chosen(), Spread: durationpb.New(chosen.spread)})
+				request.DryRun = true
+				foretold, err := jobs.StartReprocess(ctx, request)
 				if err != nil {
-					return fmt.Errorf("preview: %w", err)
+					return fmt.Errorf("start: %w", err)
 				}
+				request.DryRun = false
+				e := foretold.GetEstimate()
 				if shared.dryRun {
 					return c.print(e, func(w io.Writer) { describeEstimate(w, e) })
 				}
@@ -111,10 +120,7 @@ func (c *cli) reprocessStart() *cobra.Command {
 					return err
 				}
 			}
-			r, err := jobs.StartReprocess(ctx, &adminv1.StartReprocessRequest{
-				Selection: chosen.chosen(), Spread: durationpb.New(chosen.spread), MaxCostUsd: most,
-				RequestId: shared.requestID, Reason: shared.reason,
-			})
+			r, err := jobs.StartReprocess(ctx, request)
 			if err != nil {
 				return fmt.Errorf("start: %w", err)
 			}

@@ -61,7 +61,7 @@ func TestReprocess(t *testing.T) {
 	o.runs(start()...).want(t, exitUsage, "--yes")
 	o.runs("reprocess", "start", "--from", "2026-11-01T00:00:00", "--version", "v2", "--yes").want(t, exitUsage, "offset")
 	o.runs("reprocess", "start", "--version", "v2", "--yes").want(t, exitUsage, "since")
-	o.runs("reprocess", "start", "--since", "2h", "--version", "v9", "--yes").want(t, exitNotFound, "no such version")
+	o.runs("reprocess", "start", "--since", "2h", "--version", "v9", "--yes").want(t, exitNotFound, "no version v9")
 	o.runs(start("--state", "lost", "--yes")...).want(t, exitUsage, "selection.states[0]")
 	o.runs(start("--max-cost", "0.000001", "--yes")...).want(t, exitConflict, "10 calls are estimated at $", "the maximum is $0.000001")
 	for _, args := range [][]string{start("--dry-run"), {"reprocess", "preview", "--from", "2h", "--to", "1m", "--version", "v2"}} {

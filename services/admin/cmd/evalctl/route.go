@@ -352,12 +352,12 @@ func (c *cli) setBudget(ctx context.Context, conn *grpc.ClientConn, scope, perio
 		return fmt.Errorf("set the budget of %s for the %s: %w", scope, period, err)
 	}
 	return c.print(b, func(w io.Writer) {
-		limit := "no limit"
-		if b.GetLimitUsd() != "" {
-			limit = "$" + b.GetLimitUsd()
+		scope := strings.ReplaceAll(b.GetScope(), "*", "all routes")
+		is := fmt.Sprintf("the budget of %s for the %s is $%s, of which $%s are spent", scope, b.GetPeriod(), b.GetLimitUsd(), b.GetUsedUsd())
+		if b.GetLimitUsd() == "" {
+			is = fmt.Sprintf("%s may spend without a limit for the %s; $%s are spent", scope, b.GetPeriod(), b.GetUsedUsd())
 		}
-		fmt.Fprintln(w, shared.would(fmt.Sprintf("the budget of %s for the %s is %s, of which $%s are spent",
-			strings.ReplaceAll(b.GetScope(), "*", "all routes"), b.GetPeriod(), limit, b.GetUsedUsd())))
+		fmt.Fprintln(w, shared.would(is))
 	})
 }
 

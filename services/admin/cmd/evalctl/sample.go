@@ -93,7 +93,7 @@ func (c *cli) sampleGet() *cobra.Command {
 }
 
 func sampleRows(samples ...*adminv1.Sample) [][]string {
-	rows := [][]string{{"ID", "TICKETS", "OF", "FROM", "TO", "CLIENT", "SEED", "BY", "CREATED"}}
+	rows := [][]string{{"ID", "TICKETS", "SIZE", "FROM", "TO", "CLIENT", "SEED", "BY", "CREATED"}}
 	for _, s := range samples {
 		rows = append(rows, []string{
 			s.GetId(), strconv.Itoa(int(s.GetTickets())), strconv.Itoa(int(s.GetSize())), instant(s.GetCreatedFrom().AsTime()), instant(s.GetCreatedTo().AsTime()),

@@ -38,7 +38,10 @@ func (s *span) Set(text string) error {
 }
 
 // moment is a point in time as a flag: in RFC 3339, with its offset, or so long ago, such as 30d.
-type moment struct{ time.Time }
+type moment struct {
+	time.Time
+	ago time.Duration // 0 when it was given as a time
+}
 
 func (m *moment) Type() string { return "time" }
 
@@ -51,14 +54,14 @@ func (m *moment) String() string {
 
 func (m *moment) Set(text string) error {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		m.Time = at
+		*m = moment{Time: at}
 		return nil
 	}
 	var ago span
 	if err := ago.Set(text); err != nil {
 		return fmt.Errorf("must be a time in RFC 3339 with its offset, such as 2026-11-30T15:00:00Z, or so long ago, such as 30d or 36h, and not %q", text)
 	}
-	m.Time = time.Now().Add(-time.Duration(ago))
+	*m = moment{Time: time.Now().Add(-time.Duration(ago)), ago: time.Duration(ago)}
 	return nil
 }
 

@@ -29,6 +29,14 @@ func (s *Policies) ApplyPolicy(ctx context.Context, r *adminv1.ApplyPolicyReques
 		return nil, err
 	}
 	violations := append(checkExpected(r.GetExpectedActiveId()), checkChange(ctx, r)...)
+	if asked := r.GetPolicyId(); asked != "" {
+		violations = append(violations, checkID("policy_id", asked)...)
+		if !r.GetDryRun() {
+			violations = append(violations, rpc.Violation{
+				Field: "policy_id", Reason: "NOT_SUPPORTED", Description: "may be asked about with dry_run; activate it to apply it",
+			})
+		}
+	}
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
@@ -40,7 +48,7 @@ func (s *Policies) ApplyPolicy(ctx context.Context, r *adminv1.ApplyPolicyReques
 		if expected := r.GetExpectedActiveId(); expected != "" && expected != active.ID {
 			return nil, effect{}, &policydb.ActiveChangedError{Expected: expected, Active: active.ID}
 		}
-		spec := redecide.Spec{PolicyID: active.ID}
+		spec := redecide.Spec{PolicyID: cmp.Or(r.GetPolicyId(), active.ID)}
 		j, err := jobdb.Insert(ctx, tx, jobdb.New{Kind: jobdb.Policy, Spec: spec, CreatedBy: by})
 		if err != nil {
 			return nil, effect{}, err
@@ -50,11 +58,11 @@ func (s *Policies) ApplyPolicy(ctx context.Context, r *adminv1.ApplyPolicyReques
 			return nil, effect{}, err
 		}
 		if r.GetDryRun() {
-			foretold, err := redecide.Preview(ctx, tx, active.ID)
+			foretold, err := redecide.Preview(ctx, tx, spec.PolicyID)
 			if err != nil {
 				return nil, effect{}, err
 			}
-			shown.Preview = previewOf(foretold)
+			shown.Id, shown.Preview = "", previewOf(foretold)
 		}
 		return shown, effect{target: "policyApplications/" + j.ID.String(), after: spec}, nil
 	})
@@ -114,21 +122,21 @@ func (s *Policies) ListPolicyApplications(
 
 // PausePolicyApplication stops a job.
 func (s *Policies) PausePolicyApplication(ctx context.Context, r *adminv1.PausePolicyApplicationRequest) (*adminv1.PolicyApplication, error) {
-	return s.changeApplication(ctx, "PolicyService.PausePolicyApplication", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeApplication(ctx, "PausePolicyApplication", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Pause(ctx, tx, jobdb.Policy, id, false)
 	})
 }
 
 // ResumePolicyApplication lets a job go on.
 func (s *Policies) ResumePolicyApplication(ctx context.Context, r *adminv1.ResumePolicyApplicationRequest) (*adminv1.PolicyApplication, error) {
-	return s.changeApplication(ctx, "PolicyService.ResumePolicyApplication", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeApplication(ctx, "ResumePolicyApplication", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Resume(ctx, tx, jobdb.Policy, id)
 	})
 }
 
 // CancelPolicyApplication ends a job.
 func (s *Policies) CancelPolicyApplication(ctx context.Context, r *adminv1.CancelPolicyApplicationRequest) (*adminv1.PolicyApplication, error) {
-	return s.changeApplication(ctx, "PolicyService.CancelPolicyApplication", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeApplication(ctx, "CancelPolicyApplication", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Cancel(ctx, tx, jobdb.Policy, id, false)
 	})
 }
@@ -136,28 +144,12 @@ func (s *Policies) CancelPolicyApplication(ctx context.Context, r *adminv1.Cance
 func (s *Policies) changeApplication(
 	ctx context.Context, method string, r changingJob, to func(context.Context, pgx.Tx, uuid.UUID) (jobdb.Job, bool, error),
 ) (*adminv1.PolicyApplication, error) {
-	id, violations := jobIDFrom(r.GetId())
-	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
-		return nil, rpc.InvalidFields(violations...)
-	}
-	shown, err := change(ctx, s.db, method, r, func(ctx context.Context, tx pgx.Tx) (*adminv1.PolicyApplication, effect, error) {
-		// It is locked before it is read, and so is as it was until this transaction.
-		before, err := jobdb.Lock(ctx, tx, jobdb.Policy, id)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		j, _, err := to(ctx, tx, id)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		shown, err := applicationOf(j)
-		return shown, effect{target: "policyApplications/" + id.String(), before: stateOf(before), after: stateOf(j)}, err
+	return changeState(ctx, s.db, s.jobs, r, jobState[*adminv1.PolicyApplication]{
+		method: "PolicyService." + method, kind: jobdb.Policy, collection: "policyApplications", to: to,
+		show: func(_ context.Context, _ pgx.Tx, j jobdb.Job) (*adminv1.PolicyApplication, error) {
+			return applicationOf(j)
+		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.jobs.Wake()
-	return shown, nil
 }
 
 func applicationOf(j jobdb.Job) (*adminv1.PolicyApplication, error) {

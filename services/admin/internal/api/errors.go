@@ -60,8 +60,11 @@ func Errors(err error) *rpc.Error {
 	var sampleExists *comparison.SampleExistsError
 	var jobState *jobdb.StateError
 	var dear *reprocess.CostError
+	var noVersion *versiondb.NotFoundError
 	var busy *erasure.BusyError
 	switch {
+	case errors.As(err, &noVersion):
+		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: fmt.Sprintf("there is no version %s", noVersion.ID), Cause: err}
 	case errors.Is(err, versiondb.ErrNotFound):
 		return &rpc.Error{Code: codes.NotFound, Reason: reasonVersionNotFound, Message: "there is no such version", Cause: err}
 	case errors.As(err, &conflict):

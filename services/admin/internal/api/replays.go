@@ -152,52 +152,30 @@ func (s *DeadLetters) ListReplays(ctx context.Context, r *adminv1.ListReplaysReq
 
 // PauseReplay stops a replay.
 func (s *DeadLetters) PauseReplay(ctx context.Context, r *adminv1.PauseReplayRequest) (*adminv1.Replay, error) {
-	return s.changeReplay(ctx, "DeadLetterService.PauseReplay", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeReplay(ctx, "PauseReplay", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Pause(ctx, tx, jobdb.Replay, id, false)
 	})
 }
 
 // ResumeReplay lets a replay go on.
 func (s *DeadLetters) ResumeReplay(ctx context.Context, r *adminv1.ResumeReplayRequest) (*adminv1.Replay, error) {
-	return s.changeReplay(ctx, "DeadLetterService.ResumeReplay", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeReplay(ctx, "ResumeReplay", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Resume(ctx, tx, jobdb.Replay, id)
 	})
 }
 
 // CancelReplay ends a replay.
 func (s *DeadLetters) CancelReplay(ctx context.Context, r *adminv1.CancelReplayRequest) (*adminv1.Replay, error) {
-	return s.changeReplay(ctx, "DeadLetterService.CancelReplay", r, replay.Cancel)
+	return s.changeReplay(ctx, "CancelReplay", r, replay.Cancel)
 }
 
 func (s *DeadLetters) changeReplay(
 	ctx context.Context, method string, r changingJob, to func(context.Context, pgx.Tx, uuid.UUID) (jobdb.Job, bool, error),
 ) (*adminv1.Replay, error) {
-	id, violations := jobIDFrom(r.GetId())
-	if len(violations) > 0 {
-		return nil, rpc.InvalidFields(append(violations, checkChange(ctx, r)...)...)
-	}
-	shown, err := change(ctx, s.db, method, r, func(ctx context.Context, tx pgx.Tx) (*adminv1.Replay, effect, error) {
-		// It is locked before it is read, and so is as it was until this transaction.
-		before, err := jobdb.Lock(ctx, tx, jobdb.Replay, id)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		j, changed, err := to(ctx, tx, id)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		did := effect{target: "replays/" + id.String()}
-		if changed {
-			did.before, did.after = stateOf(before), stateOf(j)
-		}
-		shown, err := replayOf(j)
-		return shown, did, err
+	return changeState(ctx, s.db, s.jobs, r, jobState[*adminv1.Replay]{
+		method: "DeadLetterService." + method, kind: jobdb.Replay, collection: "replays", to: to,
+		show: func(_ context.Context, _ pgx.Tx, j jobdb.Job) (*adminv1.Replay, error) { return replayOf(j) },
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.jobs.Wake()
-	return shown, nil
 }
 
 func replayOf(j jobdb.Job) (*adminv1.Replay, error) {

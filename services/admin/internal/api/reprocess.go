@@ -71,6 +71,9 @@ func (s *Reprocess) StartReprocess(ctx context.Context, r *adminv1.StartReproces
 				return nil, effect{}, err
 			}
 			shown.Estimate = estimate
+			if r.GetDryRun() {
+				shown.Id = ""
+			}
 			return shown, effect{target: "reprocesses/" + j.ID.String(), after: spec}, nil
 		})
 	if err != nil {
@@ -116,6 +119,9 @@ func settleSpec(ctx context.Context, tx pgx.Tx, spec *reprocess.Spec) error {
 		return fmt.Errorf("read the clock: %w", err)
 	}
 	now = now.UTC()
+	if spec.Within > 0 {
+		spec.From = now.Add(-spec.Within)
+	}
 	switch {
 	case spec.To.IsZero():
 		spec.To = now
@@ -196,63 +202,32 @@ func (s *Reprocess) ListReprocesses(ctx context.Context, r *adminv1.ListReproces
 
 // PauseReprocess stops a job.
 func (s *Reprocess) PauseReprocess(ctx context.Context, r *adminv1.PauseReprocessRequest) (*adminv1.Reprocess, error) {
-	return s.changeState(ctx, "ReprocessService.PauseReprocess", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeState(ctx, "PauseReprocess", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Pause(ctx, tx, jobdb.Evaluate, id, true)
 	})
 }
 
 // ResumeReprocess lets a job go on.
 func (s *Reprocess) ResumeReprocess(ctx context.Context, r *adminv1.ResumeReprocessRequest) (*adminv1.Reprocess, error) {
-	return s.changeState(ctx, "ReprocessService.ResumeReprocess", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeState(ctx, "ResumeReprocess", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Resume(ctx, tx, jobdb.Evaluate, id)
 	})
 }
 
 // CancelReprocess ends a job.
 func (s *Reprocess) CancelReprocess(ctx context.Context, r *adminv1.CancelReprocessRequest) (*adminv1.Reprocess, error) {
-	return s.changeState(ctx, "ReprocessService.CancelReprocess", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
+	return s.changeState(ctx, "CancelReprocess", r, func(ctx context.Context, tx pgx.Tx, id uuid.UUID) (jobdb.Job, bool, error) {
 		return jobdb.Cancel(ctx, tx, jobdb.Evaluate, id, true)
 	})
-}
-
-// changingJob is a changing request about one job.
-type changingJob interface {
-	changing
-	GetId() string
 }
 
 func (s *Reprocess) changeState(
 	ctx context.Context, method string, r changingJob, to func(context.Context, pgx.Tx, uuid.UUID) (jobdb.Job, bool, error),
 ) (*adminv1.Reprocess, error) {
-	id, violations := jobIDFrom(r.GetId())
-	if len(violations) > 0 {
-		return nil, rpc.InvalidFields(append(violations, checkChange(ctx, r)...)...)
-	}
-	shown, err := change(ctx, s.db, method, r, func(ctx context.Context, tx pgx.Tx) (*adminv1.Reprocess, effect, error) {
-		// It is locked before it is read, and so is as it was until this transaction.
-		before, err := jobdb.Lock(ctx, tx, jobdb.Evaluate, id)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		j, changed, err := to(ctx, tx, id)
-		if err != nil {
-			return nil, effect{}, err
-		}
-		shown, err := s.show(ctx, tx, j)
-		did := effect{target: "reprocesses/" + id.String()}
-		if changed {
-			did.before, did.after = stateOf(before), stateOf(j)
-		}
-		return shown, did, err
+	return changeState(ctx, s.db, s.jobs, r, jobState[*adminv1.Reprocess]{
+		method: "ReprocessService." + method, kind: jobdb.Evaluate, collection: "reprocesses", to: to, show: s.show,
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.jobs.Wake()
-	return shown, nil
 }
-
-func stateOf(j jobdb.Job) map[string]string { return map[string]string{"state": string(j.State)} }
 
 // show reads what has become of a job's work, too.
 func (s *Reprocess) show(ctx context.Context, tx pgx.Tx, j jobdb.Job) (*adminv1.Reprocess, error) {

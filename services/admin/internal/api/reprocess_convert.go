@@ -21,6 +21,7 @@ import (
 const (
 	defaultSpread = 30 * time.Minute
 	maxSpread     = 30 * 24 * time.Hour
+	maxWithin     = 100 * 365 * 24 * time.Hour
 )
 
 // filterStates are the states that a selection may name.
@@ -41,12 +42,22 @@ func specFrom(m *adminv1.ReprocessSelection, spread *durationpb.Duration) (repro
 	} else {
 		violations = append(violations, checkID("selection.version", m.GetVersion())...)
 	}
+	within := m.GetCreatedWithin()
+	switch {
+	case within == nil:
+	case m.GetCreatedFrom() != nil:
+		refuse("selection.created_within", "CONFLICT", "must not be given beside created_from")
+	case !within.IsValid() || within.AsDuration() <= 0 || within.AsDuration() > maxWithin:
+		refuse("selection.created_within", "OUT_OF_RANGE", "must be above 0, and at most 100 years")
+	default:
+		s.Within = within.AsDuration()
+	}
 	for _, end := range []struct {
 		field    string
 		at       *timestamppb.Timestamp
 		into     *time.Time
 		required bool
-	}{{"selection.created_from", m.GetCreatedFrom(), &s.From, true}, {"selection.created_to", m.GetCreatedTo(), &s.To, false}} {
+	}{{"selection.created_from", m.GetCreatedFrom(), &s.From, within == nil}, {"selection.created_to", m.GetCreatedTo(), &s.To, false}} {
 		switch {
 		case end.at == nil && end.required:
 			refuse(end.field, "REQUIRED", "must be given: in RFC 3339 with an offset, such as 2026-11-01T00:00:00+01:00")

@@ -99,6 +99,9 @@ func Preview(ctx context.Context, tx pgx.Tx, s Spec) (Estimate, error) {
 			e.pace(r.Limits, tokens, seen)
 		}
 	}
+	if count.Calls() == 0 {
+		return e, nil
+	}
 	if e.Duration = s.Spread(); e.CallsPerSecond > 0 {
 		e.Duration = max(e.Duration, time.Duration(float64(count.Calls())/e.CallsPerSecond*float64(time.Second)))
 	}

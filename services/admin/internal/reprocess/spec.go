@@ -34,6 +34,8 @@ type Spec struct {
 	MaxCostUSD    *decimal.Decimal `json:"max_cost_usd,omitempty"`
 	// FilterVersion is the version that was active when the job was made, which States and Department are about.
 	FilterVersion string `json:"filter_version,omitempty"`
+	// Within becomes From, by the database's clock.
+	Within time.Duration `json:"-"`
 }
 
 // SpecOf is what a job was asked for.

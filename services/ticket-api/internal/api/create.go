@@ -75,9 +75,10 @@ func (s *Service) BatchCreateTickets(ctx context.Context, r *ticketv1.BatchCreat
 		return nil, err
 	}
 	replayed := true
-	response := &ticketv1.BatchCreateTicketsResponse{Tickets: make([]*ticketv1.Ticket, len(receipts))}
+	response := &ticketv1.BatchCreateTicketsResponse{Tickets: make([]*ticketv1.Ticket, len(receipts)), Replayed: make([]bool, len(receipts))}
 	for i, receipt := range receipts {
 		response.Tickets[i] = ticketOf(receipt.Ticket)
+		response.Replayed[i] = receipt.Replayed
 		replayed = replayed && receipt.Replayed
 	}
 	if replayed {

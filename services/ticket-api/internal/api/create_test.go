@@ -194,6 +194,10 @@ func TestABatchIsReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !slices.Equal(first.GetReplayed(), []bool{false, false}) || !slices.Equal(again.GetReplayed(), []bool{true, true}) {
+		t.Errorf("replayed: first %v, again %v", first.GetReplayed(), again.GetReplayed())
+	}
+	first.Replayed, again.Replayed = nil, nil
 	if !proto.Equal(first, again) || !slices.Equal(header.Get("idempotent-replayed"), []string{"true"}) {
 		t.Errorf("first %v, again %v with %v", first, again, header)
 	}
@@ -205,7 +209,8 @@ func TestABatchIsReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if half.GetTickets()[0].GetId() != first.GetTickets()[1].GetId() || len(header.Get("idempotent-replayed")) != 0 {
+	if half.GetTickets()[0].GetId() != first.GetTickets()[1].GetId() || len(header.Get("idempotent-replayed")) != 0 ||
+		!slices.Equal(half.GetReplayed(), []bool{true, false}) {
 		t.Errorf("half a replay: %v with %v", half, header)
 	}
 	// The other method is another scope.

@@ -746,6 +746,8 @@ type ApplyPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When set, the call fails with FAILED_PRECONDITION unless this policy is the active one.
 	ExpectedActiveId string `protobuf:"bytes,1,opt,name=expected_active_id,json=expectedActiveId,proto3" json:"expected_active_id,omitempty"`
+	// With dry_run alone: the policy that is asked about, in place of the active one.
+	PolicyId string `protobuf:"bytes,2,opt,name=policy_id,json=policyId,proto3" json:"policy_id,omitempty"`
 	// Begin no job, and say how many decisions would change.
 	DryRun bool `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Idempotency key: the same request with it has its effect once, and is answered again as it was at first.
@@ -789,6 +791,13 @@ func (*ApplyPolicyRequest) Descriptor() ([]byte, []int) {
 func (x *ApplyPolicyRequest) GetExpectedActiveId() string {
 	if x != nil {
 		return x.ExpectedActiveId
+	}
+	return ""
+}
+
+func (x *ApplyPolicyRequest) GetPolicyId() string {
+	if x != nil {
+		return x.PolicyId
 	}
 	return ""
 }
@@ -1590,9 +1599,10 @@ const file_evalonce_admin_v1_policy_proto_rawDesc = "" +
 	"\vreplaced_id\x18\x02 \x01(\tR\n" +
 	"replacedId\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12.\n" +
-	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x92\x01\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xaf\x01\n" +
 	"\x12ApplyPolicyRequest\x12,\n" +
-	"\x12expected_active_id\x18\x01 \x01(\tR\x10expectedActiveId\x12\x17\n" +
+	"\x12expected_active_id\x18\x01 \x01(\tR\x10expectedActiveId\x12\x1b\n" +
+	"\tpolicy_id\x18\x02 \x01(\tR\bpolicyId\x12\x17\n" +
 	"\adry_run\x18\r \x01(\bR\x06dryRun\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x0e \x01(\tR\trequestId\x12\x16\n" +

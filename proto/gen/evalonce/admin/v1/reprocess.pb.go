@@ -136,7 +136,8 @@ func (PaceBasis) EnumDescriptor() ([]byte, []int) {
 // ReprocessSelection is which tickets are evaluated, and under what.
 type ReprocessSelection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only tickets created at or after this: in JSON, RFC 3339 with an offset, such as 2026-11-01T00:00:00+01:00.
+	// Only tickets created at or after this: in JSON, RFC 3339 with an offset, such as 2026-11-01T00:00:00+01:00. Needed,
+	// unless created_within is given.
 	CreatedFrom *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=created_from,json=createdFrom,proto3" json:"created_from,omitempty"`
 	// Only tickets created before this; until now when absent. Not in the future.
 	CreatedTo *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=created_to,json=createdTo,proto3" json:"created_to,omitempty"`
@@ -153,7 +154,10 @@ type ReprocessSelection struct {
 	// Only tickets that no version has answered.
 	OnlyMissing bool `protobuf:"varint,7,opt,name=only_missing,json=onlyMissing,proto3" json:"only_missing,omitempty"`
 	// At most so many tickets, those created first; all when 0.
-	Limit         int64 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int64 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	// In place of created_from: only tickets created so long before the call, or later. With it, a request that is repeated
+	// at another time is still the same request.
+	CreatedWithin *durationpb.Duration `protobuf:"bytes,9,opt,name=created_within,json=createdWithin,proto3" json:"created_within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,6 +246,13 @@ func (x *ReprocessSelection) GetLimit() int64 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ReprocessSelection) GetCreatedWithin() *durationpb.Duration {
+	if x != nil {
+		return x.CreatedWithin
+	}
+	return nil
 }
 
 type StartReprocessRequest struct {
@@ -1240,9 +1251,9 @@ var File_evalonce_admin_v1_reprocess_proto protoreflect.FileDescriptor
 
 const file_evalonce_admin_v1_reprocess_proto_rawDesc = "" +
 	"\n" +
-	"!evalonce/admin/v1/reprocess.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x02\n" +
-	"\x12ReprocessSelection\x12B\n" +
-	"\fcreated_from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x02R\vcreatedFrom\x129\n" +
+	"!evalonce/admin/v1/reprocess.proto\x12\x11evalonce.admin.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfd\x02\n" +
+	"\x12ReprocessSelection\x12=\n" +
+	"\fcreated_from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\vcreatedFrom\x129\n" +
 	"\n" +
 	"created_to\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedTo\x12\x1d\n" +
 	"\aversion\x18\x03 \x01(\tB\x03\xe0A\x02R\aversion\x12\x1b\n" +
@@ -1252,7 +1263,8 @@ const file_evalonce_admin_v1_reprocess_proto_rawDesc = "" +
 	"department\x12\x16\n" +
 	"\x06states\x18\x06 \x03(\tR\x06states\x12!\n" +
 	"\fonly_missing\x18\a \x01(\bR\vonlyMissing\x12\x14\n" +
-	"\x05limit\x18\b \x01(\x03R\x05limit\"\x86\x02\n" +
+	"\x05limit\x18\b \x01(\x03R\x05limit\x12@\n" +
+	"\x0ecreated_within\x18\t \x01(\v2\x19.google.protobuf.DurationR\rcreatedWithin\"\x86\x02\n" +
 	"\x15StartReprocessRequest\x12H\n" +
 	"\tselection\x18\x01 \x01(\v2%.evalonce.admin.v1.ReprocessSelectionB\x03\xe0A\x02R\tselection\x121\n" +
 	"\x06spread\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06spread\x12 \n" +
@@ -1405,41 +1417,42 @@ var file_evalonce_admin_v1_reprocess_proto_goTypes = []any{
 var file_evalonce_admin_v1_reprocess_proto_depIdxs = []int32{
 	14, // 0: evalonce.admin.v1.ReprocessSelection.created_from:type_name -> google.protobuf.Timestamp
 	14, // 1: evalonce.admin.v1.ReprocessSelection.created_to:type_name -> google.protobuf.Timestamp
-	2,  // 2: evalonce.admin.v1.StartReprocessRequest.selection:type_name -> evalonce.admin.v1.ReprocessSelection
-	15, // 3: evalonce.admin.v1.StartReprocessRequest.spread:type_name -> google.protobuf.Duration
-	2,  // 4: evalonce.admin.v1.PreviewReprocessRequest.selection:type_name -> evalonce.admin.v1.ReprocessSelection
-	15, // 5: evalonce.admin.v1.PreviewReprocessRequest.spread:type_name -> google.protobuf.Duration
-	0,  // 6: evalonce.admin.v1.ReprocessEstimate.cost_basis:type_name -> evalonce.admin.v1.CostBasis
-	15, // 7: evalonce.admin.v1.ReprocessEstimate.duration:type_name -> google.protobuf.Duration
-	1,  // 8: evalonce.admin.v1.ReprocessEstimate.pace_basis:type_name -> evalonce.admin.v1.PaceBasis
-	2,  // 9: evalonce.admin.v1.Reprocess.selection:type_name -> evalonce.admin.v1.ReprocessSelection
-	15, // 10: evalonce.admin.v1.Reprocess.spread:type_name -> google.protobuf.Duration
-	7,  // 11: evalonce.admin.v1.Reprocess.progress:type_name -> evalonce.admin.v1.ReprocessProgress
-	14, // 12: evalonce.admin.v1.Reprocess.create_time:type_name -> google.protobuf.Timestamp
-	14, // 13: evalonce.admin.v1.Reprocess.state_time:type_name -> google.protobuf.Timestamp
-	14, // 14: evalonce.admin.v1.Reprocess.finish_time:type_name -> google.protobuf.Timestamp
-	5,  // 15: evalonce.admin.v1.Reprocess.estimate:type_name -> evalonce.admin.v1.ReprocessEstimate
-	14, // 16: evalonce.admin.v1.ReprocessProgress.eta:type_name -> google.protobuf.Timestamp
-	6,  // 17: evalonce.admin.v1.ListReprocessesResponse.reprocesses:type_name -> evalonce.admin.v1.Reprocess
-	3,  // 18: evalonce.admin.v1.ReprocessService.StartReprocess:input_type -> evalonce.admin.v1.StartReprocessRequest
-	4,  // 19: evalonce.admin.v1.ReprocessService.PreviewReprocess:input_type -> evalonce.admin.v1.PreviewReprocessRequest
-	8,  // 20: evalonce.admin.v1.ReprocessService.GetReprocess:input_type -> evalonce.admin.v1.GetReprocessRequest
-	9,  // 21: evalonce.admin.v1.ReprocessService.ListReprocesses:input_type -> evalonce.admin.v1.ListReprocessesRequest
-	11, // 22: evalonce.admin.v1.ReprocessService.PauseReprocess:input_type -> evalonce.admin.v1.PauseReprocessRequest
-	12, // 23: evalonce.admin.v1.ReprocessService.ResumeReprocess:input_type -> evalonce.admin.v1.ResumeReprocessRequest
-	13, // 24: evalonce.admin.v1.ReprocessService.CancelReprocess:input_type -> evalonce.admin.v1.CancelReprocessRequest
-	6,  // 25: evalonce.admin.v1.ReprocessService.StartReprocess:output_type -> evalonce.admin.v1.Reprocess
-	5,  // 26: evalonce.admin.v1.ReprocessService.PreviewReprocess:output_type -> evalonce.admin.v1.ReprocessEstimate
-	6,  // 27: evalonce.admin.v1.ReprocessService.GetReprocess:output_type -> evalonce.admin.v1.Reprocess
-	10, // 28: evalonce.admin.v1.ReprocessService.ListReprocesses:output_type -> evalonce.admin.v1.ListReprocessesResponse
-	6,  // 29: evalonce.admin.v1.ReprocessService.PauseReprocess:output_type -> evalonce.admin.v1.Reprocess
-	6,  // 30: evalonce.admin.v1.ReprocessService.ResumeReprocess:output_type -> evalonce.admin.v1.Reprocess
-	6,  // 31: evalonce.admin.v1.ReprocessService.CancelReprocess:output_type -> evalonce.admin.v1.Reprocess
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 2: evalonce.admin.v1.ReprocessSelection.created_within:type_name -> google.protobuf.Duration
+	2,  // 3: evalonce.admin.v1.StartReprocessRequest.selection:type_name -> evalonce.admin.v1.ReprocessSelection
+	15, // 4: evalonce.admin.v1.StartReprocessRequest.spread:type_name -> google.protobuf.Duration
+	2,  // 5: evalonce.admin.v1.PreviewReprocessRequest.selection:type_name -> evalonce.admin.v1.ReprocessSelection
+	15, // 6: evalonce.admin.v1.PreviewReprocessRequest.spread:type_name -> google.protobuf.Duration
+	0,  // 7: evalonce.admin.v1.ReprocessEstimate.cost_basis:type_name -> evalonce.admin.v1.CostBasis
+	15, // 8: evalonce.admin.v1.ReprocessEstimate.duration:type_name -> google.protobuf.Duration
+	1,  // 9: evalonce.admin.v1.ReprocessEstimate.pace_basis:type_name -> evalonce.admin.v1.PaceBasis
+	2,  // 10: evalonce.admin.v1.Reprocess.selection:type_name -> evalonce.admin.v1.ReprocessSelection
+	15, // 11: evalonce.admin.v1.Reprocess.spread:type_name -> google.protobuf.Duration
+	7,  // 12: evalonce.admin.v1.Reprocess.progress:type_name -> evalonce.admin.v1.ReprocessProgress
+	14, // 13: evalonce.admin.v1.Reprocess.create_time:type_name -> google.protobuf.Timestamp
+	14, // 14: evalonce.admin.v1.Reprocess.state_time:type_name -> google.protobuf.Timestamp
+	14, // 15: evalonce.admin.v1.Reprocess.finish_time:type_name -> google.protobuf.Timestamp
+	5,  // 16: evalonce.admin.v1.Reprocess.estimate:type_name -> evalonce.admin.v1.ReprocessEstimate
+	14, // 17: evalonce.admin.v1.ReprocessProgress.eta:type_name -> google.protobuf.Timestamp
+	6,  // 18: evalonce.admin.v1.ListReprocessesResponse.reprocesses:type_name -> evalonce.admin.v1.Reprocess
+	3,  // 19: evalonce.admin.v1.ReprocessService.StartReprocess:input_type -> evalonce.admin.v1.StartReprocessRequest
+	4,  // 20: evalonce.admin.v1.ReprocessService.PreviewReprocess:input_type -> evalonce.admin.v1.PreviewReprocessRequest
+	8,  // 21: evalonce.admin.v1.ReprocessService.GetReprocess:input_type -> evalonce.admin.v1.GetReprocessRequest
+	9,  // 22: evalonce.admin.v1.ReprocessService.ListReprocesses:input_type -> evalonce.admin.v1.ListReprocessesRequest
+	11, // 23: evalonce.admin.v1.ReprocessService.PauseReprocess:input_type -> evalonce.admin.v1.PauseReprocessRequest
+	12, // 24: evalonce.admin.v1.ReprocessService.ResumeReprocess:input_type -> evalonce.admin.v1.ResumeReprocessRequest
+	13, // 25: evalonce.admin.v1.ReprocessService.CancelReprocess:input_type -> evalonce.admin.v1.CancelReprocessRequest
+	6,  // 26: evalonce.admin.v1.ReprocessService.StartReprocess:output_type -> evalonce.admin.v1.Reprocess
+	5,  // 27: evalonce.admin.v1.ReprocessService.PreviewReprocess:output_type -> evalonce.admin.v1.ReprocessEstimate
+	6,  // 28: evalonce.admin.v1.ReprocessService.GetReprocess:output_type -> evalonce.admin.v1.Reprocess
+	10, // 29: evalonce.admin.v1.ReprocessService.ListReprocesses:output_type -> evalonce.admin.v1.ListReprocessesResponse
+	6,  // 30: evalonce.admin.v1.ReprocessService.PauseReprocess:output_type -> evalonce.admin.v1.Reprocess
+	6,  // 31: evalonce.admin.v1.ReprocessService.ResumeReprocess:output_type -> evalonce.admin.v1.Reprocess
+	6,  // 32: evalonce.admin.v1.ReprocessService.CancelReprocess:output_type -> evalonce.admin.v1.Reprocess
+	26, // [26:33] is the sub-list for method output_type
+	19, // [19:26] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_evalonce_admin_v1_reprocess_proto_init() }

@@ -605,7 +605,9 @@ func (x *BatchCreateTicketsRequest) GetRequests() []*CreateTicketRequest {
 type BatchCreateTicketsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
-	Tickets       []*Ticket `protobuf:"bytes,1,rep,name=tickets,proto3" json:"tickets,omitempty"`
+	Tickets []*Ticket `protobuf:"bytes,1,rep,name=tickets,proto3" json:"tickets,omitempty"`
+	// For each of them, whether a request with its request_id had created it before.
+	Replayed      []bool `protobuf:"varint,2,rep,packed,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -643,6 +645,13 @@ func (*BatchCreateTicketsResponse) Descriptor() ([]byte, []int) {
 func (x *BatchCreateTicketsResponse) GetTickets() []*Ticket {
 	if x != nil {
 		return x.Tickets
+	}
+	return nil
+}
+
+func (x *BatchCreateTicketsResponse) GetReplayed() []bool {
+	if x != nil {
+		return x.Replayed
 	}
 	return nil
 }
@@ -1007,9 +1016,10 @@ const file_evalonce_ticket_v1_ticket_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\"e\n" +
 	"\x19BatchCreateTicketsRequest\x12H\n" +
-	"\brequests\x18\x01 \x03(\v2'.evalonce.ticket.v1.CreateTicketRequestB\x03\xe0A\x02R\brequests\"R\n" +
+	"\brequests\x18\x01 \x03(\v2'.evalonce.ticket.v1.CreateTicketRequestB\x03\xe0A\x02R\brequests\"n\n" +
 	"\x1aBatchCreateTicketsResponse\x124\n" +
-	"\atickets\x18\x01 \x03(\v2\x1a.evalonce.ticket.v1.TicketR\atickets\"'\n" +
+	"\atickets\x18\x01 \x03(\v2\x1a.evalonce.ticket.v1.TicketR\atickets\x12\x1a\n" +
+	"\breplayed\x18\x02 \x03(\bR\breplayed\"'\n" +
 	"\x10GetTicketRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\"\xf9\x02\n" +
 	"\x12ListTicketsRequest\x12\x1b\n" +
