@@ -466,7 +466,7 @@ var breakages = map[string]map[string]func(*world) string{
 	},
 	"active_policy_differs": {
 		"changed without an activation": func(w *world) string {
-			w.exec("INSERT INTO policy (id, urgent_threshold, rules, digest, created_by) SELECT 'next', urgent_threshold, rules, 'next', 'test' FROM policy")
+			w.exec("INSERT INTO policy (id, urgent_threshold, rules, digest, created_by) SELECT 'next', urgent_threshold, rules, sha256('next'), 'test' FROM policy")
 			w.exec("UPDATE active_policy SET policy_id = 'next'")
 			return "next"
 		},

@@ -89,7 +89,7 @@ func TestCompare(t *testing.T) {
 
 	o.runs("compare", "v1", "v2").want(t, exitUsage, "over which tickets")
 	o.runs("compare", "v1").want(t, exitUsage, "name another version")
-	o.runs("compare", "v1", "v3", "--since", "1d").want(t, exitNotFound, "no such version")
+	o.runs("compare", "v1", "v3", "--since", "1d").want(t, exitNotFound, "no version v3")
 	o.runs("compare", "v1", "v2", "--sample", "none").want(t, exitNotFound, "no such sample")
 	o.runs("compare", "v1", "v2", "--since", "2026-01-01").want(t, exitUsage, "RFC 3339")
 	o.runs("version", "list", "-o", "csv").want(t, exitUsage, "no output as CSV")
@@ -141,7 +141,7 @@ func TestSample(t *testing.T) {
 	if got := o.must("compare", "v1", "v2", "--sample", "s"); !strings.Contains(got.out, "2 tickets") {
 		t.Errorf("%+v", got)
 	}
-	if got := o.must("sample", "list"); !strings.Contains(got.out, "s   2        2   2026-01-01T00:00:00Z") {
+	if got := o.must("sample", "list"); !strings.Contains(got.out, "s   2        2     2026-01-01T00:00:00Z") {
 		t.Errorf("%+v", got)
 	}
 	o.must("sample", "get", "s")

@@ -124,7 +124,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 	register(`{"id":"V4","departments":[{"name":"a"},{"name":" A"}],"prices":{"input_usd_per_mtok":"cheap"}}`).want(t, exitUsage, "fields are invalid\n",
 		"\n  version.id: must have", "\n  version.departments[1].name: is the name of", "\n  version.prices.input_usd_per_mtok: must be a decimal number")
 	o.runs("version", "get", "absent").want(t, exitNotFound, "get version absent: there is no version absent")
-	o.runs("version", "promote", "absent", "--yes").want(t, exitNotFound, "promote version absent: there is no such version")
+	o.runs("version", "promote", "absent", "--yes").want(t, exitNotFound, "promote version absent: there is no version absent")
 	o.runs("version", "get", "Not an id").want(t, exitUsage, "id: must have")
 	if got := o.must("version", "list", "-o", "json"); strings.Count(got.out, `"id"`) != 1 {
 		t.Errorf("stored: %s", got.out)
