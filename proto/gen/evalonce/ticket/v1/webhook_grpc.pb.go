@@ -65,7 +65,8 @@ type WebhookServiceClient interface {
 	// none, and still be followed by another: only an empty `next_page_token` ends the list.
 	ListWebhookDeliveries(ctx context.Context, in *ListWebhookDeliveriesRequest, opts ...grpc.CallOption) (*ListWebhookDeliveriesResponse, error)
 	// RedeliverWebhooks sends again, under the same ids and with the same bytes: one delivery, whatever became of it, or
-	// those that failed since a time.
+	// those that failed since a time. It ends a pause that the endpoint is in. A delivery so old that its body is not kept any
+	// more is refused with FAILED_PRECONDITION, reason WEBHOOK_DELIVERY_EXPIRED, or passed over.
 	RedeliverWebhooks(ctx context.Context, in *RedeliverWebhooksRequest, opts ...grpc.CallOption) (*RedeliverWebhooksResponse, error)
 }
 
@@ -202,7 +203,8 @@ type WebhookServiceServer interface {
 	// none, and still be followed by another: only an empty `next_page_token` ends the list.
 	ListWebhookDeliveries(context.Context, *ListWebhookDeliveriesRequest) (*ListWebhookDeliveriesResponse, error)
 	// RedeliverWebhooks sends again, under the same ids and with the same bytes: one delivery, whatever became of it, or
-	// those that failed since a time.
+	// those that failed since a time. It ends a pause that the endpoint is in. A delivery so old that its body is not kept any
+	// more is refused with FAILED_PRECONDITION, reason WEBHOOK_DELIVERY_EXPIRED, or passed over.
 	RedeliverWebhooks(context.Context, *RedeliverWebhooksRequest) (*RedeliverWebhooksResponse, error)
 	mustEmbedUnimplementedWebhookServiceServer()
 }
