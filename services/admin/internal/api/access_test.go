@@ -153,6 +153,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		adminv1.RouteService_ListBudgets_FullMethodName:              read(ok),
 		adminv1.RouteService_SetBudget_FullMethodName:                write(invalid),
 		adminv1.FsckService_RunFsck_FullMethodName:                   read(ok),
+		adminv1.TicketAdminService_EraseTicket_FullMethodName:        write(invalid),
 	}
 	var registered methods
 	api.Register(&registered, nil, nil)
