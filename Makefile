@@ -13,6 +13,7 @@ GENERATED := proto/gen proto/openapi pkg/*/internal/*sql
 
 FUZZTIME ?= 10s
 BASE ?= main
+SCAN ?= symbol
 TESTFLAGS ?=
 
 .PHONY: help
@@ -92,6 +93,27 @@ tidy-check: ## Fail when a module's go.mod or go.sum is not what go mod tidy mak
 standalone: ## Build each module without the workspace, as those who import it do.
 	@failed=0; for dir in $$(go list -m -f '{{.Dir}}'); do \
 		GOWORK=off go -C "$$dir" build ./... || { echo "standalone: $$dir" >&2; failed=1; }; \
+	done; exit $$failed
+
+# Reports on what others have written and the products are linked with.
+
+products := ./services/ticket-api ./services/admin ./services/admin/cmd/evalctl ./services/evaluator-worker ./services/sweeper ./migrations/cmd/migrate
+vulndb := golang.org/x/vulndb@latest
+govulncheck := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: licenses
+licenses: ## List the licences of what the products are linked with; fail when one is not permissive.
+	@GOWORK=off go -C .ci build -o $(BUILD)/licenses ./licenses
+	$(BUILD)/licenses $(products)
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities that the products reach. SCAN=package is quick, and tells more.
+	@GOWORK=off go -C .ci build -o $(BUILD)/vulndb ./vulndb
+	@[[ -x $(BIN)/govulncheck ]] || GOBIN=$(BIN) GOWORK=off GOFLAGS= CGO_ENABLED=0 go install $(govulncheck)
+	@reports=$$(cd $(BUILD) && GOWORK=off go mod download -json $(vulndb) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p'); \
+		rm -rf $(BUILD)/vulns; $(BUILD)/vulndb "$$reports/data/osv" $(BUILD)/vulns
+	@failed=0; for dir in services/ticket-api services/admin services/evaluator-worker services/sweeper migrations; do \
+		echo "$$dir"; $(BIN)/govulncheck -C $$dir -scan=$(SCAN) -db file://$(BUILD)/vulns ./... || failed=1; \
 	done; exit $$failed
 
 .PHONY: build
