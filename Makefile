@@ -161,6 +161,24 @@ bench: build ## Measure against peers and limits. BENCH=drain,create SCALE=0.01 
 	$(BUILD)/bin/bench $(if $(BENCH),--rows="$$BENCH") $(if $(SCALE),--scale="$$SCALE") $(if $(ROUNDS),--rounds="$$ROUNDS") \
 		$(if $(STRICT),--strict)
 
+# Modules of their own, outside of the workspace, for what they need is heavy.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+PLATFORMS ?= linux/$(shell go env GOARCH)
+
+.PHONY: images
+images: ## Make the container images in .build/images, without an engine. VERSION=1.2.3 PLATFORMS=linux/amd64,linux/arm64.
+	GOWORK=off go -C deploy/images run . -source=$(CURDIR) -out=$(BUILD)/images -platforms=$(PLATFORMS) -version=$(VERSION) \
+		-commit="$$(git rev-parse HEAD 2>/dev/null || true)" -created="$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
+
+.PHONY: test-images
+test-images: ## Build all images twice, in two places, and compare, unpack and run what came out.
+	GOWORK=off go -C deploy/images test -count=1 -timeout=30m .
+
+.PHONY: test-manifests
+test-manifests: ## Render the Kubernetes manifests and compose.yaml, and look for every name that they give.
+	GOWORK=off go -C deploy/kubernetes/validate test -count=1 -timeout=30m .
+
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
 	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules -exec rm -rf {} +; fi
