@@ -135,6 +135,30 @@ test-alerts: ## Check the alerts, and run their tests with promtool, which is fe
 	@promtool=$$(.ci/promtool) || { echo '*** SKIPPED: nobody has tested the alerts ***' >&2; exit 0; }; \
 	"$$promtool" check rules deploy/prometheus/rules.yaml && "$$promtool" test rules deploy/prometheus/rules_test.yaml
 
+# A real back end for traces. It is large, and is built once for each version of what it is made of.
+
+jaeger := $(BIN)/jaeger-$(shell cat deploy/tools/jaeger/go.mod deploy/tools/jaeger/go.sum | sha256sum | cut -c1-12)
+
+.PHONY: test-traces
+test-traces: ## Ask a real Jaeger for the traces of a run. The first time it is built from source, which takes minutes.
+	@.ci/require postgres
+	@if [[ ! -x $(jaeger) ]]; then \
+		echo 'building Jaeger from source'; \
+		GOWORK=off nice -n 19 go -C deploy/tools/jaeger build -o $(jaeger) github.com/jaegertracing/jaeger/cmd/jaeger || \
+			{ echo 'test-traces: SKIPPED: Jaeger cannot be built here' >&2; exit 0; }; \
+	fi; \
+	EVALONCE_TEST_JAEGER=$(jaeger) go test -count=1 -run='^TestJaeger' -v ./deploy/local/systemtest
+
+# Dashboards have a module of their own, since Prometheus' parser needs much that nothing else does.
+
+.PHONY: dashboards
+dashboards: ## Write the dashboards for Grafana into deploy/grafana.
+	@GOWORK=off go -C deploy/grafana run . .
+
+.PHONY: test-dashboards
+test-dashboards: ## Fail when a dashboard asks for what is not measured, or is not what its description makes of it.
+	@GOWORK=off go -C deploy/grafana test ./...
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s).
 	@{ grep -rlE --include='*_test.go' '^func Fuzz' $$(go list -m -f '{{.Dir}}') || true; } | while read -r file; do \
