@@ -68,7 +68,7 @@ func startJaeger(t *testing.T, s *system) jaeger {
 	if err := os.WriteFile(config, fmt.Appendf(nil, jaegerConfig, addresses[0], addresses[1], addresses[2], addresses[3]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Getenv(jaegerVariable), "--config", config) //nolint:gosec // it is for that
+	cmd := exec.CommandContext(t.Context(), os.Getenv(jaegerVariable), "--config", config)
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
