@@ -18,6 +18,7 @@ const (
 	SpanClaimEvaluation   = "claim evaluation"   // CLIENT, a trace of its own for a batch
 	SpanSettleEvaluation  = "settle evaluation"  // CLIENT, a trace of its own for a batch, linked to its evaluations
 	SpanDeliverWebhook    = "deliver webhook"    // PRODUCER, a trace of its own for each attempt
+	SpanStoreTickets      = "store tickets"      // CLIENT, a trace of its own for a transaction, linked to the requests that share it
 	SpanSweep             = "sweep"              // a trace of its own, with a span for each step
 	SpanJobChunk          = "reprocess chunk"    // a trace of its own, linked to the request that has started the job
 )
@@ -89,6 +90,11 @@ func SendAttributes(tickets int) []attribute.KeyValue {
 		attributes = append(attributes, semconv.MessagingBatchMessageCount(tickets))
 	}
 	return attributes
+}
+
+// StoreAttributes are those of a span that stores so many tickets in one transaction.
+func StoreAttributes(tickets int) []attribute.KeyValue {
+	return []attribute.KeyValue{semconv.MessagingBatchMessageCount(tickets)}
 }
 
 // ClaimAttributes are those of a span that looks for work.

@@ -140,6 +140,8 @@ func TestNoTelemetryTellsWhatTicketsSay(t *testing.T) {
 	shared := c.await(t, "evaluation of two tickets", named(telemetry.SpanProcessEvaluation, linkedTo(traceOf(own)), linkedTo(traceOf(follower))))
 	call := hex.EncodeToString(shared.GetTraceId())
 	c.await(t, "creation", named(telemetry.SpanSendEvaluation, inTrace(traceOf(own))))
+	stored := c.await(t, "transaction of the creation", named(telemetry.SpanStoreTickets, linkedTo(traceOf(own))))
+	c.await(t, "statements of the creation", named("batch", inTrace(hex.EncodeToString(stored.GetTraceId()))))
 	c.await(t, "call", named(telemetry.ChatSpan(s.version.Model), inTrace(call)))
 	settle := c.await(t, "settlement", named(telemetry.SpanSettleEvaluation, linkedTo(call)))
 	c.await(t, "statement of the settlement", named("COMMIT", inTrace(hex.EncodeToString(settle.GetTraceId()))))

@@ -52,7 +52,11 @@ func (s *Submitter) submit(ctx context.Context, r Request) (Receipt, error) {
 
 // Run flushes groups until ctx ends. Every request that was taken is answered before it returns.
 func (s *Submitter) Run(ctx context.Context) error {
-	s.queue.open(func(group []*pending) { s.flush(context.WithoutCancel(ctx), group) })
+	s.queue.open(func(group []*pending) {
+		ctx, span := startStore(context.WithoutCancel(ctx), group)
+		defer span.End()
+		s.flush(ctx, group)
+	})
 	err := s.notifier.Run(ctx)
 	s.queue.stop()
 	return err
