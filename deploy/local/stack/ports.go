@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
+	"syscall"
 )
 
 // Ports are drawn from below the ranges that operating systems give to outgoing connections: one of those could take
@@ -17,28 +20,56 @@ const (
 	portTries = 100
 )
 
-// FreeAddress is an address of the loopback interface that nobody listens at, and that this stack has not given out.
+// FreeAddress is an address of the loopback interface that nobody listens at, and that no stack has given out that still
+// runs, be it of another process: each port has a file, which is locked until the stack stops.
 func (s *Stack) FreeAddress(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var last error
 	for range portTries {
 		port := firstPort + rand.IntN(lastPort-firstPort) //nolint:gosec // any port will do
-		if s.ports[port] {
+		taken, err := takePort(port)
+		if err != nil {
+			last = err
 			continue
 		}
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", address)
+		if err == nil {
+			err = l.Close()
+		}
 		if err != nil {
-			last = err
+			last = errors.Join(err, taken.Close())
 			continue
 		}
-		if err := l.Close(); err != nil {
-			return "", fmt.Errorf("find a free port: %w", err)
-		}
-		s.ports[port] = true
+		s.ports = append(s.ports, taken)
 		return address, nil
 	}
 	return "", fmt.Errorf("find a free port: %w", errors.Join(errors.New("too many tries"), last))
+}
+
+// takePort locks a port against all who take theirs in this way; closing the file gives it back, and so does the end of
+// the process.
+func takePort(port int) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("evalonce-port-%d.lock", port)), os.O_CREATE|os.O_RDONLY, 0o666) //nolint:gosec // others' processes take ports, too
+	if err != nil {
+		return nil, fmt.Errorf("take port %d: %w", port, err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("take port %d: %w", port, err), file.Close())
+	}
+	return file, nil
+}
+
+// givePortsBack ends what FreeAddress has begun.
+func (s *Stack) givePortsBack() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, taken := range s.ports {
+		errs = append(errs, taken.Close())
+	}
+	s.ports = nil
+	return errors.Join(errs...)
 }

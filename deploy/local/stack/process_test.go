@@ -237,9 +237,11 @@ func TestFreeAddresses(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, nil)
 	defer stopped(t, s)
+	another := newStack(t, nil)
+	defer stopped(t, another)
 	seen := map[string]bool{}
-	for range 50 {
-		address, err := s.FreeAddress(t.Context())
+	for i := range 50 {
+		address, err := []*stack.Stack{s, another}[i%2].FreeAddress(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +253,9 @@ func TestFreeAddresses(t *testing.T) {
 		if err != nil {
 			t.Fatalf("not free: %v", err)
 		}
-		defer l.Close()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ type Stack struct {
 
 	mu        sync.Mutex
 	processes []*Process // in the order of their start; those that have ended too
-	ports     map[int]bool
+	ports     []*os.File // the locks of those that were given out
 	database  string
 	cleanups  []func(context.Context) error // run in reverse order, when all processes have ended
 }
@@ -60,7 +60,7 @@ func New(ctx context.Context, opts Options) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Stack{opts: opts, guard: guard, died: make(chan *Process, 1), ports: map[int]bool{}}, nil
+	return &Stack{opts: opts, guard: guard, died: make(chan *Process, 1)}, nil
 }
 
 // Stop ends all processes, the last started first, and then Postgres, if it is the stack's own.
@@ -78,7 +78,7 @@ func (s *Stack) Stop() error {
 	for _, cleanup := range slices.Backward(cleanups) {
 		errs = append(errs, cleanup(ctx))
 	}
-	return errors.Join(append(errs, s.guard.stop())...)
+	return errors.Join(append(errs, s.guard.stop(), s.givePortsBack())...)
 }
 
 // Watch returns a context that ends, with a *DiedError as cause, when a process ends that nobody told to.
