@@ -71,19 +71,34 @@ func (b Builder) Write(ctx context.Context, image Image, dir string) (v1.Hash, e
 		}
 		digest, err = images[0].Digest()
 	} else {
-		index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-		for _, built := range images {
-			index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: built})
+		index, err := combine(images)
+		if err != nil {
+			return none, err
 		}
 		if err := store.AppendIndex(index, name); err != nil {
 			return none, fmt.Errorf("write the layout: %w", err)
 		}
-		digest, err = index.Digest()
+		if digest, err = index.Digest(); err != nil {
+			return none, fmt.Errorf("compute the digest: %w", err)
+		}
 	}
 	if err != nil {
 		return none, fmt.Errorf("compute the digest: %w", err)
 	}
 	return digest, b.pack(temporary, filepath.Join(dir, image.Name+".tar"))
+}
+
+// combine makes an index of the images of several platforms.
+func combine(images []v1.Image) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, built := range images {
+		config, err := built.ConfigFile()
+		if err != nil {
+			return nil, fmt.Errorf("read the configuration: %w", err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: built, Descriptor: v1.Descriptor{Platform: config.Platform()}})
+	}
+	return index, nil
 }
 
 func (b Builder) assemble(image Image, platform string, files []file) (v1.Image, error) {
