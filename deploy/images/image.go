@@ -176,16 +176,13 @@ func (b Builder) writeTar(w io.Writer, files []file) error {
 // pack makes one file of a directory, the same one whenever it has the same content.
 func (b Builder) pack(dir, target string) error {
 	var files []file
-	err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error { // in lexical order
+	layoutFiles := os.DirFS(dir)
+	err := fs.WalkDir(layoutFiles, ".", func(name string, entry fs.DirEntry, err error) error { // in lexical order
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(dir, name)
-		files = append(files, file{filepath.ToSlash(relative), readable, content})
+		content, err := fs.ReadFile(layoutFiles, name)
+		files = append(files, file{name, readable, content})
 		return err
 	})
 	if err != nil {

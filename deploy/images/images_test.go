@@ -225,7 +225,7 @@ func unpack(t *testing.T, image Image, built v1.Image) string {
 			t.Errorf("%s: %s can be written to, or is not root's, or has a time of its own: %+v", image.Name, header.Name, header)
 		}
 		if header.Name == image.Name {
-			if err := os.WriteFile(path, data, 0o700); err != nil { //nolint:gosec // it is run
+			if err := os.WriteFile(path, data, 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -50,8 +50,8 @@ func TestCompose(t *testing.T) {
 		} `json:"scrape_configs"`
 	}
 	for name, config := range project.Configs {
-		var any map[string]any
-		if err := yaml.UnmarshalStrict([]byte(config.Content), &any); err != nil || len(any) == 0 {
+		var parsed map[string]any
+		if err := yaml.UnmarshalStrict([]byte(config.Content), &parsed); err != nil || len(parsed) == 0 {
 			t.Errorf("configuration %s: %v", name, err)
 		}
 	}

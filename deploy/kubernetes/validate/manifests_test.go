@@ -130,7 +130,9 @@ func workloads(objects []object) []workload {
 	return all
 }
 
-func containers(pod corev1.PodSpec) []corev1.Container { return slices.Concat(pod.InitContainers, pod.Containers) }
+func containers(pod corev1.PodSpec) []corev1.Container {
+	return slices.Concat(pod.InitContainers, pod.Containers)
+}
 
 func TestEverythingRendersAndIsKnown(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,7 @@ var helps = sync.OnceValues(func() (_ map[string]string, err error) {
 	for _, dir := range commands {
 		args = append(args, dir)
 	}
-	build := exec.Command("go", args...) //nolint:noctx // shared by all tests
+	build := exec.Command("go", args...)
 	build.Dir = root()
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -65,7 +65,7 @@ var helps = sync.OnceValues(func() (_ map[string]string, err error) {
 	}
 	texts := map[string]string{}
 	for name := range commands {
-		help, err := exec.Command(filepath.Join(bin, name), "--help").Output() //nolint:noctx // as above
+		help, err := exec.Command(filepath.Join(bin, name), "--help").Output()
 		if err != nil {
 			return nil, fmt.Errorf("%s --help: %w", name, err)
 		}
