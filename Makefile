@@ -160,8 +160,8 @@ test-dashboards: ## Fail when a dashboard asks for what is not measured, or is n
 	@GOWORK=off go -C deploy/grafana test ./...
 
 .PHONY: fuzz
-fuzz: ## Run each fuzz target for FUZZTIME (10s).
-	@{ grep -rlE --include='*_test.go' '^func Fuzz' $$(go list -m -f '{{.Dir}}') || true; } | while read -r file; do \
+fuzz: ## Run each fuzz target for FUZZTIME (10s), in random order.
+	@{ grep -rlE --include='*_test.go' '^func Fuzz' $$(go list -m -f '{{.Dir}}') || true; } | shuf | while read -r file; do \
 		sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file" | while read -r target; do \
 			echo "$$target in $${file#$(CURDIR)/}"; \
 			go test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}" </dev/null; \
