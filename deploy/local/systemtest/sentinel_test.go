@@ -63,10 +63,11 @@ func callersTrace(n int, sampled bool) string {
 	if sampled {
 		flags = "01"
 	}
-	return fmt.Sprintf("00-%032x-%016x-%s", n, n, flags)
+	return fmt.Sprintf("00-%s-%016x-%s", traceOf(n), n, flags)
 }
 
-func traceOf(n int) string { return fmt.Sprintf("%032x", n) }
+// traceOf has no leading zeros: Jaeger leaves them out.
+func traceOf(n int) string { return fmt.Sprintf("a%031x", n) }
 
 func named(name string, more ...func(*tracev1.Span) bool) func(*tracev1.Span) bool {
 	return func(s *tracev1.Span) bool {
