@@ -117,7 +117,7 @@ func threshold(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 func (c *cli) policyGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show a policy with its rules",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completePolicyArg,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completePolicy),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			p, err := adminv1.NewPolicyServiceClient(conn).GetPolicy(ctx, &adminv1.GetPolicyRequest{Id: args[0]})
 			if err != nil {
@@ -159,7 +159,7 @@ func (c *cli) policyActivate() *cobra.Command {
 			"that are stored keep their decisions until it is applied to them (evalctl policy\n" +
 			"apply). It asks first. Scripts give --yes, and --expected to replace no other\n" +
 			"policy than the one they know of.",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completePolicyArg,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completePolicy),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			if err := c.mayAsk(yes || f.dryRun); err != nil {
 				return err
@@ -221,28 +221,12 @@ func (c *cli) policyHistory() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) completePolicyArg(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return c.completePolicy(cmd, args, typed)
-}
-
 // completePolicy offers the ids that the service has.
 func (c *cli) completePolicy(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	c.flags.timeout = min(c.flags.timeout, completionTimeout)
-	conn, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer conn.Close()
-	list, err := listPolicies(cmd.Context(), adminv1.NewPolicyServiceClient(conn), largestPage)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	ids := make([]cobra.Completion, len(list.GetPolicies()))
-	for i, p := range list.GetPolicies() {
-		ids[i] = cobra.CompletionWithDesc(p.GetId(), p.GetDescription())
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return offer(c, cmd, func(ctx context.Context, conn *grpc.ClientConn) ([]*adminv1.Policy, error) {
+		list, err := listPolicies(ctx, adminv1.NewPolicyServiceClient(conn), largestPage)
+		return list.GetPolicies(), err
+	}, func(p *adminv1.Policy) (word, about string) {
+		return p.GetId(), p.GetDescription()
+	})
 }

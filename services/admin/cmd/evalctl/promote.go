@@ -47,7 +47,7 @@ func (c *cli) versionPromote() *cobra.Command {
 		Example: `  evalctl version promote triage-2 --reason "fewer urgency flips"
   evalctl version promote triage-2 --expected triage-1 --min-coverage 0.99 --yes
   evalctl version promote triage-2 --dry-run`,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeVersionArgs(1),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeVersion),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			if err := c.mayAsk(p.yes || p.dryRun); err != nil {
 				return err

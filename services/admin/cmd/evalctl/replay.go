@@ -183,7 +183,7 @@ func (c *cli) replayList() *cobra.Command {
 func (c *cli) replayGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show a replay, and what became of its work",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeReplay,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReplay),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			r, err := adminv1.NewDeadLetterServiceClient(conn).GetReplay(ctx, &adminv1.GetReplayRequest{Id: args[0]})
 			if err != nil {
@@ -219,7 +219,7 @@ func describeReplay(w io.Writer, r *adminv1.Replay) {
 func (c *cli) replayWatch() *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Show the progress of a replay until it ends or pauses",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeReplay,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReplay),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			return c.watchReplay(ctx, adminv1.NewDeadLetterServiceClient(conn), args[0])
 		}),
@@ -266,7 +266,7 @@ func (c *cli) replayChange(
 	var yes bool
 	cmd := &cobra.Command{
 		Use: verb + " ID", Short: short,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeReplay,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReplay),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			dead := adminv1.NewDeadLetterServiceClient(conn)
 			if asks && !shared.dryRun && !yes {
@@ -303,24 +303,12 @@ func (c *cli) replayChange(
 }
 
 // completeReplay offers the replays that the service has.
-func (c *cli) completeReplay(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	c.flags.timeout = min(c.flags.timeout, completionTimeout)
-	conn, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer conn.Close()
-	page, err := adminv1.NewDeadLetterServiceClient(conn).ListReplays(cmd.Context(), &adminv1.ListReplaysRequest{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	ids := make([]cobra.Completion, len(page.GetReplays()))
-	for i, r := range page.GetReplays() {
+func (c *cli) completeReplay(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return offer(c, cmd, func(ctx context.Context, conn *grpc.ClientConn) ([]*adminv1.Replay, error) {
+		page, err := adminv1.NewDeadLetterServiceClient(conn).ListReplays(ctx, &adminv1.ListReplaysRequest{})
+		return page.GetReplays(), err
+	}, func(r *adminv1.Replay) (word, about string) {
 		mode := replayMode(r.GetMode())
-		ids[i] = cobra.CompletionWithDesc(r.GetId(), mode.String()+", "+r.GetState())
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+		return r.GetId(), mode.String() + ", " + r.GetState()
+	})
 }

@@ -163,7 +163,7 @@ func (c *cli) reprocessPreview() *cobra.Command {
 func (c *cli) reprocessGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show a job, and how far it is",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeReprocess,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReprocess),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			r, err := adminv1.NewReprocessServiceClient(conn).GetReprocess(ctx, &adminv1.GetReprocessRequest{Id: args[0]})
 			if err != nil {
@@ -177,7 +177,7 @@ func (c *cli) reprocessGet() *cobra.Command {
 func (c *cli) reprocessWatch() *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Show the progress of a job until it ends or is paused",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeReprocess,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReprocess),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			return c.watchReprocess(ctx, adminv1.NewReprocessServiceClient(conn), args[0])
 		}),
@@ -227,7 +227,7 @@ func (c *cli) reprocessChange(
 	var yes bool
 	cmd := &cobra.Command{
 		Use: verb + " ID", Short: short,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeReprocess,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReprocess),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			jobs := adminv1.NewReprocessServiceClient(conn)
 			if asks && !shared.dryRun && !yes {
@@ -259,25 +259,13 @@ func (c *cli) reprocessChange(
 }
 
 // completeReprocess offers the jobs that the service has.
-func (c *cli) completeReprocess(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	c.flags.timeout = min(c.flags.timeout, completionTimeout)
-	conn, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer conn.Close()
-	page, err := adminv1.NewReprocessServiceClient(conn).ListReprocesses(cmd.Context(), &adminv1.ListReprocessesRequest{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	ids := make([]cobra.Completion, len(page.GetReprocesses()))
-	for i, r := range page.GetReprocesses() {
-		ids[i] = cobra.CompletionWithDesc(r.GetId(), r.GetState()+" under "+r.GetSelection().GetVersion())
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+func (c *cli) completeReprocess(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return offer(c, cmd, func(ctx context.Context, conn *grpc.ClientConn) ([]*adminv1.Reprocess, error) {
+		page, err := adminv1.NewReprocessServiceClient(conn).ListReprocesses(ctx, &adminv1.ListReprocessesRequest{})
+		return page.GetReprocesses(), err
+	}, func(r *adminv1.Reprocess) (word, about string) {
+		return r.GetId(), r.GetState() + " under " + r.GetSelection().GetVersion()
+	})
 }
 
 func costBasis(e *adminv1.ReprocessEstimate) string {

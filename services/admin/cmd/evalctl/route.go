@@ -106,7 +106,7 @@ func spentIn(r *adminv1.Route, period string) string {
 func (c *cli) routeGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get NAME", Short: "Show a route with its load",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeRoute,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeRoute),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			r, err := adminv1.NewRouteServiceClient(conn).GetRoute(ctx, &adminv1.GetRouteRequest{Name: args[0]})
 			if err != nil {
@@ -172,7 +172,7 @@ func (c *cli) routeChange(
 	var yes bool
 	cmd := &cobra.Command{
 		Use: verb + " NAME", Short: short,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeRoute,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeRoute),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			if question != "" && !shared.dryRun {
 				if err := c.mayAsk(yes); err != nil {
@@ -206,7 +206,7 @@ func (c *cli) routeLimits() *cobra.Command {
 		Long: "Set what the account of a route allows, shared by all workers. A limit that is not given\n" +
 			"stays as it is; 0 is no limit. Workers follow within about a second.",
 		Example: "  evalctl route limits main --rpm 3000 --tpm 2000000 --concurrent 200",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: c.completeRoute,
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeRoute),
 	}
 	flags := cmd.Flags()
 	flags.Int32Var(&limits.RequestsPerMinute, "rpm", 0, "requests per minute")
@@ -255,7 +255,7 @@ func (c *cli) routeTimeout() *cobra.Command {
 		Use: "timeout NAME DURATION", Short: "Set how long one call may take",
 		Long:    "Set how long one call may take. It must stay below the workers' lease, EVALONCE_LEASE.",
 		Example: "  evalctl route timeout main 45s",
-		Args:    cobra.ExactArgs(2), ValidArgsFunction: c.completeRoute,
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: upTo(1, c.completeRoute),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			timeout, err := time.ParseDuration(args[1])
 			if err != nil {
@@ -362,25 +362,13 @@ func (c *cli) setBudget(ctx context.Context, conn *grpc.ClientConn, scope, perio
 }
 
 // completeRoute offers the routes that the service has.
-func (c *cli) completeRoute(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	c.flags.timeout = min(c.flags.timeout, completionTimeout)
-	conn, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer conn.Close()
-	list, err := adminv1.NewRouteServiceClient(conn).ListRoutes(cmd.Context(), &adminv1.ListRoutesRequest{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names := make([]cobra.Completion, len(list.GetRoutes()))
-	for i, r := range list.GetRoutes() {
-		names[i] = cobra.CompletionWithDesc(r.GetName(), routeState(r))
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+func (c *cli) completeRoute(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return offer(c, cmd, func(ctx context.Context, conn *grpc.ClientConn) ([]*adminv1.Route, error) {
+		list, err := adminv1.NewRouteServiceClient(conn).ListRoutes(ctx, &adminv1.ListRoutesRequest{})
+		return list.GetRoutes(), err
+	}, func(r *adminv1.Route) (word, about string) {
+		return r.GetName(), routeState(r)
+	})
 }
 
 func (c *cli) completeBudget(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {

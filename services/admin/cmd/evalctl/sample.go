@@ -81,7 +81,7 @@ func (c *cli) sampleList() *cobra.Command {
 func (c *cli) sampleGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show a sample",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeSampleArg,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeSample),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			s, err := adminv1.NewCompareServiceClient(conn).GetSample(ctx, &adminv1.GetSampleRequest{Id: args[0]})
 			if err != nil {
@@ -108,7 +108,7 @@ func (c *cli) sampleDelete() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "delete ID", Short: "Forget which tickets were drawn; the tickets stay",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeSampleArg,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeSample),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			samples := adminv1.NewCompareServiceClient(conn)
 			if !shared.dryRun && !yes {
@@ -137,28 +137,12 @@ func (c *cli) sampleDelete() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) completeSampleArg(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return c.completeSample(cmd, args, typed)
-}
-
 // completeSample offers the ids that the service has.
 func (c *cli) completeSample(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	c.flags.timeout = min(c.flags.timeout, completionTimeout)
-	conn, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer conn.Close()
-	list, err := adminv1.NewCompareServiceClient(conn).ListSamples(cmd.Context(), &adminv1.ListSamplesRequest{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	ids := make([]cobra.Completion, len(list.GetSamples()))
-	for i, s := range list.GetSamples() {
-		ids[i] = cobra.CompletionWithDesc(s.GetId(), strconv.Itoa(int(s.GetTickets()))+" tickets")
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return offer(c, cmd, func(ctx context.Context, conn *grpc.ClientConn) ([]*adminv1.Sample, error) {
+		list, err := adminv1.NewCompareServiceClient(conn).ListSamples(ctx, &adminv1.ListSamplesRequest{})
+		return list.GetSamples(), err
+	}, func(s *adminv1.Sample) (word, about string) {
+		return s.GetId(), strconv.Itoa(int(s.GetTickets())) + " tickets"
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -144,7 +143,7 @@ func listVersions(ctx context.Context, versions adminv1.VersionServiceClient, li
 func (c *cli) versionDiff() *cobra.Command {
 	return &cobra.Command{
 		Use: "diff OLD NEW", Short: "Show what changes from one version to another",
-		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeVersionArgs(2),
+		Args: cobra.ExactArgs(2), ValidArgsFunction: upTo(2, c.completeVersion),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			diff, err := adminv1.NewVersionServiceClient(conn).DiffVersions(ctx, &adminv1.DiffVersionsRequest{Id: args[0], OtherId: args[1]})
 			if err != nil {
@@ -179,7 +178,7 @@ func describeDiff(w io.Writer, before, after string, differences []*adminv1.Fiel
 func (c *cli) versionGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show a version with all of its content",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeVersionArgs(1),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeVersion),
 		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
 			v, err := adminv1.NewVersionServiceClient(conn).GetVersion(ctx, &adminv1.GetVersionRequest{Id: args[0]})
 			if err != nil {
@@ -224,34 +223,12 @@ func describeVersion(w io.Writer, v *adminv1.Version) {
 	fmt.Fprintf(w, "\nPROMPT\n%s\n", printable(v.GetPrompt()))
 }
 
-// completeVersionArgs completes up to most arguments.
-func (c *cli) completeVersionArgs(most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return c.completeVersion(cmd, args, typed)
-	}
-}
-
-// completionTimeout is how long somebody who pressed a key will wait.
-const completionTimeout = 2 * time.Second
-
 // completeVersion offers the ids that the service has.
 func (c *cli) completeVersion(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	c.flags.timeout = min(c.flags.timeout, completionTimeout)
-	conn, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer conn.Close()
-	list, err := listVersions(cmd.Context(), adminv1.NewVersionServiceClient(conn), largestPage)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	ids := make([]cobra.Completion, len(list.GetVersions()))
-	for i, v := range list.GetVersions() {
-		ids[i] = cobra.CompletionWithDesc(v.GetId(), v.GetModel())
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return offer(c, cmd, func(ctx context.Context, conn *grpc.ClientConn) ([]*adminv1.Version, error) {
+		list, err := listVersions(ctx, adminv1.NewVersionServiceClient(conn), largestPage)
+		return list.GetVersions(), err
+	}, func(v *adminv1.Version) (word, about string) {
+		return v.GetId(), v.GetModel()
+	})
 }
