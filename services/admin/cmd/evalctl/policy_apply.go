@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -79,7 +78,7 @@ func lookedAt(p *adminv1.PolicyPreview) string {
 	if p.GetSampled() {
 		return fmt.Sprintf("a sample of %d", p.GetAnswers())
 	}
-	return strconv.FormatInt(p.GetAnswers(), 10)
+	return whole(p.GetAnswers())
 }
 
 func describePreview(w io.Writer, a *adminv1.PolicyApplication) {
@@ -92,11 +91,11 @@ func describePreview(w io.Writer, a *adminv1.PolicyApplication) {
 	rows := [][]string{{"ANSWERS", "PRIORITY", "QUEUE"}}
 	for _, change := range p.GetChanges() {
 		rows = append(rows, []string{
-			strconv.FormatInt(change.GetAnswers(), 10), becomes(change.GetOldPriority(), change.GetNewPriority()), becomes(change.GetOldQueue(), change.GetNewQueue()),
+			whole(change.GetAnswers()), becomes(change.GetOldPriority(), change.GetNewPriority()), becomes(change.GetOldQueue(), change.GetNewQueue()),
 		})
 	}
 	if n := p.GetOtherChanges(); n > 0 {
-		rows = append(rows, []string{strconv.FormatInt(n, 10), "other changes", ""})
+		rows = append(rows, []string{whole(n), "other changes", ""})
 	}
 	table(w, rows...)
 }
@@ -171,7 +170,7 @@ func (c *cli) policyJobList() *cobra.Command {
 				rows := [][]string{{"ID", "POLICY", "STATE", "SEEN", "CHANGED", "CREATED", "BY"}}
 				for _, a := range jobs {
 					rows = append(rows, []string{
-						a.GetId(), a.GetPolicyId(), a.GetState(), strconv.FormatInt(a.GetSeen(), 10), strconv.FormatInt(a.GetChanged(), 10),
+						a.GetId(), a.GetPolicyId(), a.GetState(), whole(a.GetSeen()), whole(a.GetChanged()),
 						instant(a.GetCreateTime().AsTime()), a.GetCreatedBy(),
 					})
 				}
@@ -202,11 +201,11 @@ func describeApplication(w io.Writer, a *adminv1.PolicyApplication) {
 		{"ID", a.GetId()},
 		{"Policy", a.GetPolicyId()},
 		{"State", strings.TrimSpace(a.GetState() + because(a.GetStateReason()))},
-		{"Answers seen", strconv.FormatInt(a.GetSeen(), 10)},
-		{"Decisions changed", strconv.FormatInt(a.GetChanged(), 10)},
+		{"Answers seen", whole(a.GetSeen())},
+		{"Decisions changed", whole(a.GetChanged())},
 	}
 	for _, p := range a.GetPriorityChanges() {
-		rows = append(rows, []string{"  " + becomes(p.GetOldPriority(), p.GetNewPriority()), strconv.FormatInt(p.GetAnswers(), 10)})
+		rows = append(rows, []string{"  " + becomes(p.GetOldPriority(), p.GetNewPriority()), whole(p.GetAnswers())})
 	}
 	rows = append(rows, []string{"Created", instant(a.GetCreateTime().AsTime()) + " by " + a.GetCreatedBy()})
 	if a.GetFinishTime() != nil {
@@ -218,18 +217,5 @@ func describeApplication(w io.Writer, a *adminv1.PolicyApplication) {
 func (c *cli) policyJobChange(
 	verb, short string, do func(context.Context, adminv1.PolicyServiceClient, string, changeFlags) (*adminv1.PolicyApplication, error),
 ) *cobra.Command {
-	var f changeFlags
-	cmd := &cobra.Command{
-		Use: verb + " ID", Short: short,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
-			a, err := do(ctx, adminv1.NewPolicyServiceClient(conn), args[0], f)
-			if err != nil {
-				return fmt.Errorf("%s job %s: %w", verb, args[0], err)
-			}
-			return c.print(a, func(w io.Writer) { fmt.Fprintln(w, f.would(fmt.Sprintf("job %s is %s", a.GetId(), a.GetState()))) })
-		}),
-	}
-	f.add(cmd)
-	return cmd
+	return jobChange(c, "job", verb, short, adminv1.NewPolicyServiceClient, cobra.NoFileCompletions, nil, do)
 }

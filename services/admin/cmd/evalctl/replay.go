@@ -258,48 +258,29 @@ func (c *cli) watchReplay(ctx context.Context, dead adminv1.DeadLetterServiceCli
 	}
 }
 
-// replayChange is a command that changes the state of a replay. One that costs money, or cannot be undone, asks first.
+// replayChange is a command that changes the state of a replay.
 func (c *cli) replayChange(
 	verb, short string, asks bool, do func(context.Context, adminv1.DeadLetterServiceClient, string, changeFlags) (*adminv1.Replay, error),
 ) *cobra.Command {
-	var shared changeFlags
-	var yes bool
-	cmd := &cobra.Command{
-		Use: verb + " ID", Short: short,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReplay),
-		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
-			dead := adminv1.NewDeadLetterServiceClient(conn)
-			if asks && !shared.dryRun && !yes {
-				if err := c.mayAsk(yes); err != nil {
-					return err
-				}
-				r, err := dead.GetReplay(ctx, &adminv1.GetReplayRequest{Id: args[0]})
-				if err != nil {
-					return fmt.Errorf("get replay %s: %w", args[0], err)
-				}
-				cost := "for nothing"
-				if r.GetMode() == adminv1.ReplayMode_REPLAY_MODE_RECALL {
-					cost = fmt.Sprintf("$%s of about $%s are spent", r.GetCostUsd(), r.GetEstimatedCostUsd())
-				}
-				if err := c.confirm(ctx, fmt.Sprintf("%s replay %s? It is %s, with %d replayed, %d dead again and %d remaining; %s.",
-					sentence(verb), r.GetId(), r.GetState(), r.GetReplayed(), r.GetDeadAgain(), r.GetRemaining(), cost)); err != nil {
-					return err
-				}
-			}
-			r, err := do(ctx, dead, args[0], shared)
-			if err != nil {
-				return fmt.Errorf("%s replay %s: %w", verb, args[0], err)
-			}
-			return c.print(r, func(w io.Writer) {
-				fmt.Fprintln(w, shared.would(fmt.Sprintf("replay %s is %s", r.GetId(), r.GetState())))
-			})
-		}),
+	question := replayStands
+	if !asks {
+		question = nil
 	}
-	shared.add(cmd)
-	if asks {
-		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return jobChange(c, "replay", verb, short, adminv1.NewDeadLetterServiceClient, upTo(1, c.completeReplay), question, do)
+}
+
+// replayStands tells somebody who is to decide about a replay how far it is, and what it costs.
+func replayStands(ctx context.Context, dead adminv1.DeadLetterServiceClient, id string) (string, error) {
+	r, err := dead.GetReplay(ctx, &adminv1.GetReplayRequest{Id: id})
+	if err != nil {
+		return "", err
 	}
-	return cmd
+	cost := "for nothing"
+	if r.GetMode() == adminv1.ReplayMode_REPLAY_MODE_RECALL {
+		cost = fmt.Sprintf("$%s of about $%s are spent", r.GetCostUsd(), r.GetEstimatedCostUsd())
+	}
+	return fmt.Sprintf("It is %s, with %d replayed, %d dead again and %d remaining; %s.",
+		r.GetState(), r.GetReplayed(), r.GetDeadAgain(), r.GetRemaining(), cost), nil
 }
 
 // completeReplay offers the replays that the service has.

@@ -219,43 +219,25 @@ func (c *cli) reprocessList() *cobra.Command {
 	return cmd
 }
 
-// reprocessChange is a command that changes the state of a job. One that costs money, or cannot be undone, asks first.
+// reprocessChange is a command that changes the state of a job.
 func (c *cli) reprocessChange(
 	verb, short string, asks bool, do func(context.Context, adminv1.ReprocessServiceClient, string, changeFlags) (*adminv1.Reprocess, error),
 ) *cobra.Command {
-	var shared changeFlags
-	var yes bool
-	cmd := &cobra.Command{
-		Use: verb + " ID", Short: short,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: upTo(1, c.completeReprocess),
-		RunE: c.action(func(ctx context.Context, conn *grpc.ClientConn, args []string) error {
-			jobs := adminv1.NewReprocessServiceClient(conn)
-			if asks && !shared.dryRun && !yes {
-				if err := c.mayAsk(yes); err != nil {
-					return err
-				}
-				r, err := jobs.GetReprocess(ctx, &adminv1.GetReprocessRequest{Id: args[0]})
-				if err != nil {
-					return fmt.Errorf("get job %s: %w", args[0], err)
-				}
-				p := r.GetProgress()
-				if err := c.confirm(ctx, fmt.Sprintf("%s job %s? It is %s, %d of its %d evaluations wait, and $%s are spent.",
-					sentence(verb), r.GetId(), r.GetState(), p.GetWaiting(), p.GetEnqueued(), p.GetSpentUsd())); err != nil {
-					return err
-				}
-			}
-			r, err := do(ctx, jobs, args[0], shared)
-			if err != nil {
-				return fmt.Errorf("%s job %s: %w", verb, args[0], err)
-			}
-			return c.print(r, func(w io.Writer) { fmt.Fprintln(w, shared.would(fmt.Sprintf("job %s is %s", r.GetId(), r.GetState()))) })
-		}),
+	question := reprocessStands
+	if !asks {
+		question = nil
 	}
-	shared.add(cmd)
-	if asks {
-		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return jobChange(c, "job", verb, short, adminv1.NewReprocessServiceClient, upTo(1, c.completeReprocess), question, do)
+}
+
+// reprocessStands tells somebody who is to decide about a job how far it is, and what it has cost.
+func reprocessStands(ctx context.Context, jobs adminv1.ReprocessServiceClient, id string) (string, error) {
+	r, err := jobs.GetReprocess(ctx, &adminv1.GetReprocessRequest{Id: id})
+	if err != nil {
+		return "", err
 	}
-	return cmd
+	p := r.GetProgress()
+	return fmt.Sprintf("It is %s, %d of its %d evaluations wait, and $%s are spent.", r.GetState(), p.GetWaiting(), p.GetEnqueued(), p.GetSpentUsd()), nil
 }
 
 // completeReprocess offers the jobs that the service has.
@@ -352,6 +334,3 @@ func describeReprocess(w io.Writer, r *adminv1.Reprocess) {
 }
 
 func whole(n int64) string { return strconv.FormatInt(n, 10) }
-
-// sentence begins with a capital.
-func sentence(verb string) string { return string(verb[0]-'a'+'A') + verb[1:] }
