@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -25,12 +24,10 @@ type Config struct {
 	UnauthenticatedClient string `env:"EVALONCE_UNAUTHENTICATED_CLIENT" help:"let everybody in, as this client and with every role, without credentials; on loopback addresses only"`
 }
 
-var clients = regexp.MustCompile(`^[!-~]{1,128}$`)
-
 // Validate reports all that is wrong at once.
 func (c Config) Validate() error {
 	problems := []error{c.Transport.Validate(), c.JWT.Validate()}
-	if c.UnauthenticatedClient != "" && !clients.MatchString(c.UnauthenticatedClient) {
+	if c.UnauthenticatedClient != "" && !rpc.ValidClient(c.UnauthenticatedClient) {
 		problems = append(problems, errors.New("EVALONCE_UNAUTHENTICATED_CLIENT must be 1 to 128 visible ASCII characters"))
 	}
 	return errors.Join(problems...)

@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -129,9 +128,6 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 	}, nil
 }
 
-// names are what may be a client: it is part of scopes that end with a space.
-var names = regexp.MustCompile(`^[!-~]{1,128}$`)
-
 // Authenticate implements [rpc.Authenticator].
 func (a *Authenticator) Authenticate(ctx context.Context, token string) (rpc.Principal, error) {
 	if strings.Count(token, ".") != 2 || len(token) > maxTokenBytes {
@@ -148,7 +144,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (rpc.Pri
 		return rpc.Principal{}, rpc.ErrInvalidCredentials
 	}
 	client, ok := claims[a.config.ClientClaim].(string)
-	if !ok || !names.MatchString(client) {
+	if !ok || !rpc.ValidClient(client) {
 		return rpc.Principal{}, rpc.ErrInvalidCredentials
 	}
 	return rpc.Principal{ClientID: client, Roles: rolesOf(claims[a.config.RolesClaim])}, nil

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -21,6 +22,13 @@ type Principal struct {
 	ClientID string
 	Roles    []Role
 }
+
+// clients are the names that a Principal may have: they are part of scopes that end with a space.
+var clients = regexp.MustCompile(`^[!-~]{1,128}$`)
+
+// ValidClient reports whether a client may be called so: by 1 to 128 visible ASCII characters. Operators give names of a
+// narrower form, [GivenClients].
+func ValidClient(id string) bool { return clients.MatchString(id) }
 
 // Has reports whether the caller has a role.
 func (p Principal) Has(r Role) bool { return slices.Contains(p.Roles, r) }

@@ -23,7 +23,8 @@ type tokenEntry struct {
 	hash     [sha256.Size]byte
 }
 
-var clientIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$`)
+// GivenClients are the names that operators give to clients.
+var GivenClients = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$`)
 
 // ParseTokens reads client=hash[,client=hash...], where hash is the SHA-256 of a token in hex. A client may have
 // several tokens, so that one can be replaced without an interruption; a token has one client.
@@ -48,8 +49,8 @@ func (t *Tokens) UnmarshalText(text []byte) error {
 		case !found:
 			problems = append(problems, fmt.Errorf("token %d: not of the form client=hash", i+1))
 			continue
-		case !clientIDs.MatchString(clientID):
-			problems = append(problems, fmt.Errorf("token %d: the client's name must match %s", i+1, clientIDs))
+		case !GivenClients.MatchString(clientID):
+			problems = append(problems, fmt.Errorf("token %d: the client's name must match %s", i+1, GivenClients))
 			continue
 		case err != nil || len(hash) != sha256.Size:
 			problems = append(problems, fmt.Errorf("token %d: the hash must be %d hex digits", i+1, 2*sha256.Size))

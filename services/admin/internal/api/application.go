@@ -90,14 +90,7 @@ func (s *Policies) GetPolicyApplication(ctx context.Context, r *adminv1.GetPolic
 func (s *Policies) ListPolicyApplications(
 	ctx context.Context, r *adminv1.ListPolicyApplicationsRequest,
 ) (*adminv1.ListPolicyApplicationsResponse, error) {
-	after, most, violations := pageOf(r)
-	before := uuid.Max
-	if after != "" {
-		var err error
-		if before, err = uuid.Parse(after); err != nil {
-			violations = append(violations, foreignToken())
-		}
-	}
+	before, most, violations := identifiedPageOf(r)
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}

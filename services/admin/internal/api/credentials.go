@@ -83,7 +83,7 @@ func (s *Credentials) AdmitCertificate(ctx context.Context, r *adminv1.AdmitCert
 
 // GetCredential returns one credential.
 func (s *Credentials) GetCredential(ctx context.Context, r *adminv1.GetCredentialRequest) (*adminv1.Credential, error) {
-	id, violations := credentialID(r.GetId())
+	id, violations := identifierFrom("credential", r.GetId())
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
@@ -98,19 +98,11 @@ func (s *Credentials) GetCredential(ctx context.Context, r *adminv1.GetCredentia
 func (s *Credentials) ListCredentials(ctx context.Context, r *adminv1.ListCredentialsRequest) (*adminv1.ListCredentialsResponse, error) {
 	parts := []string{r.GetClientId(), strconv.FormatBool(r.GetShowEnded())}
 	violations := checkText("client_id", r.GetClientId())
-	after, most, wrong := pageOf(r, parts...)
-	violations = append(violations, wrong...)
-	f := credentialdb.Filter{ClientID: r.GetClientId(), Ended: r.GetShowEnded(), Most: most + 1}
-	if after != "" {
-		var err error
-		if f.Before, err = uuid.Parse(after); err != nil {
-			violations = append(violations, foreignToken())
-		}
-	}
-	if len(violations) > 0 {
+	before, most, wrong := identifiedPageOf(r, parts...)
+	if violations = append(violations, wrong...); len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
-	list, err := credentialdb.List(ctx, s.db, f)
+	list, err := credentialdb.List(ctx, s.db, credentialdb.Filter{ClientID: r.GetClientId(), Ended: r.GetShowEnded(), Before: before, Most: most + 1})
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +123,7 @@ func (s *Credentials) RevokeCredential(ctx context.Context, r *adminv1.RevokeCre
 	if err != nil {
 		return nil, err
 	}
-	id, violations := credentialID(r.GetId())
+	id, violations := identifierFrom("credential", r.GetId())
 	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
@@ -151,10 +143,7 @@ func (s *Credentials) RevokeCredential(ctx context.Context, r *adminv1.RevokeCre
 	})
 }
 
-var (
-	clientIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$`)
-	sans      = regexp.MustCompile(`^(DNS|URI|email):\S+$`)
-)
+var sans = regexp.MustCompile(`^(DNS|URI|email):\S+$`)
 
 // maxName is in characters.
 const maxName = 128
@@ -168,8 +157,8 @@ func credentialFrom(r interface {
 },
 ) (credentialdb.Spec, []rpc.Violation) {
 	var violations []rpc.Violation
-	if !clientIDs.MatchString(r.GetClientId()) {
-		violations = append(violations, rpc.Violation{Field: "client_id", Reason: "MALFORMED", Description: "must match " + clientIDs.String()})
+	if !rpc.GivenClients.MatchString(r.GetClientId()) {
+		violations = append(violations, rpc.Violation{Field: "client_id", Reason: "MALFORMED", Description: "must match " + rpc.GivenClients.String()})
 	}
 	violations = append(violations, checkText("name", r.GetName())...)
 	if n := utf8.RuneCountInString(r.GetName()); n == 0 || n > maxName {
@@ -193,10 +182,11 @@ func credentialFrom(r interface {
 	return spec, violations
 }
 
-func credentialID(text string) (uuid.UUID, []rpc.Violation) {
+// identifierFrom reads the id of what is called what.
+func identifierFrom(what, text string) (uuid.UUID, []rpc.Violation) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != len(uuid.Nil.String()) {
-		return uuid.Nil, []rpc.Violation{{Field: "id", Reason: "MALFORMED", Description: "must be the id of a credential, a UUID"}}
+		return uuid.Nil, []rpc.Violation{{Field: "id", Reason: "MALFORMED", Description: "must be the id of a " + what + ", a UUID"}}
 	}
 	return id, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/evalonce/evalonce/pkg/rpc"
@@ -69,6 +70,20 @@ func numberedPageOf(r paged, filter ...string) (after int64, most int, violation
 		violations = append(violations, foreignToken())
 	}
 	return after, most, violations
+}
+
+// identifiedPageOf is pageOf for lists whose positions are identifiers, from the highest down; uuid.Max stands for the first
+// page.
+func identifiedPageOf(r paged, filter ...string) (before uuid.UUID, most int, violations []rpc.Violation) {
+	position, most, violations := pageOf(r, filter...)
+	if position == "" {
+		return uuid.Max, most, violations
+	}
+	before, err := uuid.Parse(position)
+	if err != nil {
+		violations = append(violations, foreignToken())
+	}
+	return before, most, violations
 }
 
 // nextPage is the token of the page that begins after a position.

@@ -120,14 +120,7 @@ func (s *DeadLetters) GetReplay(ctx context.Context, r *adminv1.GetReplayRequest
 
 // ListReplays returns a page of replays.
 func (s *DeadLetters) ListReplays(ctx context.Context, r *adminv1.ListReplaysRequest) (*adminv1.ListReplaysResponse, error) {
-	position, most, violations := pageOf(r)
-	before := uuid.Max
-	if position != "" {
-		var err error
-		if before, err = uuid.Parse(position); err != nil {
-			violations = append(violations, foreignToken())
-		}
-	}
+	before, most, violations := identifiedPageOf(r)
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}

@@ -159,14 +159,7 @@ func (s *Reprocess) GetReprocess(ctx context.Context, r *adminv1.GetReprocessReq
 
 // ListReprocesses returns a page of jobs.
 func (s *Reprocess) ListReprocesses(ctx context.Context, r *adminv1.ListReprocessesRequest) (*adminv1.ListReprocessesResponse, error) {
-	after, most, violations := pageOf(r, r.GetState())
-	before := uuid.Max
-	if after != "" {
-		var err error
-		if before, err = uuid.Parse(after); err != nil {
-			violations = append(violations, rpc.Violation{Field: "page_token", Reason: "MALFORMED", Description: "must be the next_page_token of a page"})
-		}
-	}
+	before, most, violations := identifiedPageOf(r, r.GetState())
 	switch jobdb.State(r.GetState()) {
 	case "", jobdb.Running, jobdb.Paused, jobdb.Canceled, jobdb.Done, jobdb.Failed:
 	default:

@@ -35,11 +35,7 @@ type erasureRecord struct {
 
 // EraseTicket takes a ticket's text out of the database.
 func (s *Tickets) EraseTicket(ctx context.Context, r *adminv1.EraseTicketRequest) (*adminv1.EraseTicketResponse, error) {
-	var violations []rpc.Violation
-	id, err := uuid.Parse(r.GetId())
-	if err != nil || len(r.GetId()) != len(uuid.Nil.String()) {
-		violations = append(violations, rpc.Violation{Field: "id", Reason: "MALFORMED", Description: "must be the id of a ticket, a UUID"})
-	}
+	id, violations := identifierFrom("ticket", r.GetId())
 	if violations = append(violations, checkChange(ctx, r)...); len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
