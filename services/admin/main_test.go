@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -18,6 +16,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/rpc/rpctest"
 )
 
 // asService turns the test binary into the service.
@@ -46,7 +45,7 @@ func TestTheServiceServesUntilItIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	at := servingAt(t, io.TeeReader(stderr, &log))
+	at := rpctest.ServingAt(t, io.TeeReader(stderr, &log), serviceName)
 	for _, c := range []struct {
 		method, path, token, body string
 		status                    int
@@ -77,25 +76,6 @@ func TestTheServiceServesUntilItIsTold(t *testing.T) {
 	if strings.Contains(log.String()+string(rest), hash) {
 		t.Error("the log shows a token's hash")
 	}
-}
-
-// serving is what the service says about where it serves.
-type serving struct{ Msg, Service, GRPC, HTTP string }
-
-// servingAt reads the log until it says where.
-func servingAt(t *testing.T, log io.Reader) serving {
-	t.Helper()
-	var at serving
-	lines := bufio.NewScanner(log)
-	for at.Msg != "serving" && lines.Scan() {
-		if err := json.Unmarshal(lines.Bytes(), &at); err != nil {
-			t.Fatalf("%s: %v", lines.Text(), err)
-		}
-	}
-	if at.Service != "admin" || at.GRPC == "" {
-		t.Fatalf("it does not serve: %+v, %v", at, lines.Err())
-	}
-	return at
 }
 
 func send(t *testing.T, method, url, token, body string) (status int, answer string) {

@@ -5,10 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,37 +19,10 @@ import (
 	"github.com/evalonce/evalonce/pkg/credentialdb"
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/rpc/rpctest"
 	"github.com/evalonce/evalonce/pkg/rpc/tlstest"
 	adminv1 "github.com/evalonce/evalonce/proto/gen/evalonce/admin/v1"
 )
-
-// startProcess runs the service until the test ends, on ports of its own.
-func startProcess(t *testing.T, environ ...string) serving {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(environ, asService+"=1", "EVALONCE_HEALTH_ADDRESS=127.0.0.1:0", "EVALONCE_GRPC_ADDRESS=127.0.0.1:0", "EVALONCE_HTTP_ADDRESS=127.0.0.1:0")
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	at := servingAt(t, stderr)
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		_, _ = io.Copy(io.Discard, stderr)
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		<-drained
-		if err := cmd.Wait(); err != nil && t.Context().Err() == nil {
-			t.Errorf("the service ended with %v", err)
-		}
-	})
-	return at
-}
 
 func TestTheProcessUnderTLS(t *testing.T) {
 	t.Parallel()
@@ -69,7 +39,7 @@ func TestTheProcessUnderTLS(t *testing.T) {
 	authority := tlstest.NewAuthority(t)
 	server := authority.Write(authority.Issue("spiffe://mesh/server"))
 	token, hash := rpc.MintToken()
-	at := startProcess(t, "EVALONCE_DATABASE_URL="+pgtest.As(url, pgtest.Admin), "EVALONCE_ADMIN_TOKENS=ana="+hash,
+	at := rpctest.Start(t, serviceName, asService, "EVALONCE_DATABASE_URL="+pgtest.As(url, pgtest.Admin), "EVALONCE_ADMIN_TOKENS=ana="+hash,
 		"EVALONCE_TLS_CERT_FILE="+server.Cert, "EVALONCE_TLS_KEY_FILE="+server.Key, "EVALONCE_TLS_CLIENT_CA_FILE="+server.CA)
 
 	for name, c := range map[string]struct {
@@ -134,7 +104,7 @@ func TestWithoutCredentialsOnLoopbackAlone(t *testing.T) {
 	environ := []string{
 		"EVALONCE_DATABASE_URL=" + pgtest.As(pgtest.URL(t), pgtest.Admin), "EVALONCE_PLAINTEXT=true", "EVALONCE_UNAUTHENTICATED_CLIENT=dev",
 	}
-	if got := list(t, "http://"+startProcess(t, environ...).HTTP, "", nil); got != http.StatusOK {
+	if got := list(t, "http://"+rpctest.Start(t, serviceName, asService, environ...).HTTP, "", nil); got != http.StatusOK {
 		t.Errorf("on loopback: %d", got)
 	}
 	for grpcHost, httpHost := range map[string]string{"127.0.0.1": "0.0.0.0", "0.0.0.0": "127.0.0.1"} {

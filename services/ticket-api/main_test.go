@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -19,6 +17,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/pgtest"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/rpc"
+	"github.com/evalonce/evalonce/pkg/rpc/rpctest"
 )
 
 // asTicketAPI makes this test binary the service itself.
@@ -48,7 +47,7 @@ func TestTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	address := servingAt(t, io.TeeReader(stderr, &log)).HTTP
+	address := rpctest.ServingAt(t, io.TeeReader(stderr, &log), serviceName).HTTP
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/openapi.json": 200, "/v1/tickets": 401} {
 		if got := get(t, "http://"+address+path, ""); got != want {
 			t.Errorf("%s gives %d, want %d", path, got, want)
@@ -69,23 +68,6 @@ func TestTheProcess(t *testing.T) {
 	if strings.Contains(log.String(), token) || strings.Contains(log.String(), hash) {
 		t.Errorf("the log holds a secret: %s", &log)
 	}
-}
-
-// serving is what the service says about where it serves.
-type serving struct{ Msg, GRPC, HTTP string }
-
-// servingAt reads the log until it says where.
-func servingAt(t *testing.T, log io.Reader) serving {
-	t.Helper()
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
-		var line serving
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "serving" {
-			return line
-		}
-	}
-	t.Fatalf("the service does not say where it serves: %v", lines.Err())
-	return serving{}
 }
 
 func get(t *testing.T, url, token string) int {
