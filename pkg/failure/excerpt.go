@@ -59,7 +59,7 @@ var secrets = []struct {
 	{regexp.MustCompile(`://[^/\s"'<>]*@`), "://" + redacted + "@"},
 	// https://host/path?key=secret: the whole query, since any parameter may be the secret one
 	{regexp.MustCompile(`(://[^\s?"'<>]*)\?[^\s"'<>]*`), "${1}?" + redacted},
-	{regexp.MustCompile(`(?i)\b(bearer)[\s:]+[A-Za-z0-9._~+/=*-]+`), "${1} " + redacted},
+	{regexp.MustCompile(`(?i)(bearer)[\s:]+[A-Za-z0-9._~+/=*-]+`), "${1} " + redacted},
 	// Keys by the prefixes of their issuers, and JSON web tokens
 	{regexp.MustCompile(`(?i)\b(?:sk|rk|pk|gsk|xai|hf)[-_][A-Za-z0-9_*-]{3,}|sk-[A-Za-z0-9_*-]{16,}`), redacted},
 	{regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{8,}`), redacted},

@@ -42,6 +42,7 @@ func TestExcerptRedacts(t *testing.T) {
 		`postgres://u:secret@db/x`:                                     `postgres://[redacted]@db/x`,
 		`Get "https://g.example/v1?key=abc&alt=json": EOF`:             `Get "https://g.example/v1?[redacted]": EOF`,
 		`Authorization: Bearer abc.def-ghi`:                            `Authorization: [redacted] [redacted]`,
+		`AUTH_Bearer abc123`:                                           `AUTH_Bearer [redacted]`,
 		`bearer abc123 was refused`:                                    `bearer [redacted] was refused`,
 		`authorization=Basic dXNlcjpwYXNz`:                             `authorization=[redacted]`,
 		`key sk-abc123 is wrong`:                                       `key [redacted] is wrong`,

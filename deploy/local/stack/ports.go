@@ -34,12 +34,7 @@ func (s *Stack) FreeAddress(ctx context.Context) (string, error) {
 			continue
 		}
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", address)
-		if err == nil {
-			err = l.Close()
-		}
-		if err != nil {
+		if err := nobodyListens(ctx, address); err != nil {
 			last = errors.Join(err, taken.Close())
 			continue
 		}
@@ -47,6 +42,20 @@ func (s *Stack) FreeAddress(ctx context.Context) (string, error) {
 		return address, nil
 	}
 	return "", fmt.Errorf("find a free port: %w", errors.Join(errors.New("too many tries"), last))
+}
+
+// nobodyListens asks by connecting. Listening for a moment would ask too much: a process that is forked in that moment
+// has the socket, too, and keeps the port from its next owner until it has become what it is forked for.
+func nobodyListens(ctx context.Context, address string) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask who listens at %s: %w", address, err)
+	}
+	return errors.Join(fmt.Errorf("somebody listens at %s", address), conn.Close())
 }
 
 // takePort locks a port against all who take theirs in this way; closing the file gives it back, and so does the end of
