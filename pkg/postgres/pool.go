@@ -5,11 +5,17 @@
 //
 // # Behind PgBouncer
 //
-// By default every connection prepares a statement when it first runs it, which needs the same server session
-// the next time. A pooler in transaction mode that does not track prepared statements breaks this: add
-// default_query_exec_mode=cache_describe to the URL, or exec, which also survives changes of the schema.
-// Such a pooler refuses start-up parameters that it does not know: leave the timeouts of [Config] zero there, and
-// set them with ALTER ROLE … SET.
+// A pooler in transaction mode gives each transaction any session of the server. [Open] finds out that one answers:
+// it knows the session under a name of its own. The connections of the pool then need nothing of a session:
+//
+//   - Statements are described once and sent as a whole, for nothing prepared is there the next time. Where the pooler
+//     keeps track of prepared statements, default_query_exec_mode=cache_statement in the URL prepares them all the same.
+//   - The timeouts are set in the same round trip as BEGIN, for the transaction alone. So a transaction is begun by
+//     [InTx] or [BeginTx]. A statement outside of one is bounded by this process: it gives up after the statement
+//     timeout, and has the server cancel it.
+//   - What else the URL sets at start-up has to be known to the pooler, which refuses it otherwise.
+//
+// A pooler in session mode is taken for one of these, which is slower and right.
 package postgres
 
 import (
@@ -62,22 +68,27 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 			"with special characters percent-encoded, nor host=… user=… dbname=…, or one of its parameters has an unknown value")
 	}
 	conn := poolConfig.ConnConfig
-	setDefault := func(name, value string) {
-		if _, set := conn.RuntimeParams[name]; !set {
+	setDefault := func(name, value string) (done bool) {
+		_, set := conn.RuntimeParams[name]
+		if !set {
 			conn.RuntimeParams[name] = value
 		}
+		return !set
 	}
 	if cfg.AppName != "" {
 		setDefault("application_name", cfg.AppName)
 	}
 	for name, timeout := range map[string]time.Duration{
-		"statement_timeout":                   cfg.StatementTimeout,
-		"lock_timeout":                        cfg.LockTimeout,
-		"idle_in_transaction_session_timeout": cfg.IdleInTransactionTimeout,
+		statementTimeout:         cfg.StatementTimeout,
+		lockTimeout:              cfg.LockTimeout,
+		idleInTransactionTimeout: cfg.IdleInTransactionTimeout,
 	} {
-		if timeout > 0 {
-			// Zero turns a timeout off on the server: what is shorter than its unit rounds up.
-			setDefault(name, strconv.FormatInt(max(1, timeout.Milliseconds()), 10))
+		if timeout <= 0 {
+			continue
+		}
+		// Zero turns a timeout off on the server: what is shorter than its unit rounds up.
+		if !setDefault(name, strconv.FormatInt(max(1, timeout.Milliseconds()), 10)) && name == statementTimeout {
+			cfg.StatementTimeout = 0 // the URL's counts
 		}
 	}
 	switch {
@@ -105,13 +116,34 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		registerUUID(conn.TypeMap())
 		return nil
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
+	pool, pooled, err := connect(ctx, poolConfig)
+	if err == nil && !pooled {
+		return pool, nil
 	}
-	if err := pool.Ping(ctx); err != nil {
+	if err == nil {
 		pool.Close()
+	} else if !refusedByPooler(err) {
+		return nil, fmt.Errorf("open database: %w", withCause(ctx, err))
+	}
+	behindPooler(poolConfig, cfg)
+	if pool, _, err = connect(ctx, poolConfig); err != nil {
 		return nil, fmt.Errorf("open database: %w", withCause(ctx, err))
 	}
 	return pool, nil
+}
+
+// connect opens a pool, and asks once who answers.
+func connect(ctx context.Context, config *pgxpool.Config) (pool *pgxpool.Pool, pooled bool, err error) {
+	if pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, false, err
+	}
+	err = pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+		pooled, err = answeredByPooler(ctx, conn.Conn())
+		return err
+	})
+	if err != nil {
+		pool.Close()
+		return nil, false, err
+	}
+	return pool, pooled, nil
 }

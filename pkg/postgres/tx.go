@@ -57,7 +57,7 @@ func InTx(ctx context.Context, db Beginner, fn func(ctx context.Context, tx pgx.
 }
 
 func inTx(ctx context.Context, db Beginner, fn func(context.Context, pgx.Tx) error) error {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	tx, err := BeginTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
