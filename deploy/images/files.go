@@ -36,6 +36,9 @@ func Images() []Image {
 // user is who everything runs as. It owns nothing.
 const user = 65532
 
+// releasePackage answers --version.
+const releasePackage = "github.com/evalonce/evalonce/migrations/release"
+
 const (
 	executable = 0o555
 	readable   = 0o444
@@ -84,7 +87,7 @@ func (b Builder) compile(ctx context.Context, image Image, platform string) ([]b
 	defer func() { _ = os.RemoveAll(dir) }()
 	out := filepath.Join(dir, image.Name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags=-s -w -buildid= -X main.version="+b.Release.Version, "-o", out, image.Package)
+		"-ldflags=-s -w -buildid= -X "+releasePackage+".version="+b.Release.Version+" -X "+releasePackage+".commit="+b.Release.Commit, "-o", out, image.Package)
 	cmd.Dir = b.Source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=", "GOOS="+system, "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0")
 	if output, err := cmd.CombinedOutput(); err != nil {

@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	platforms := flags.String("platforms", "linux/amd64", "separated by commas")
 	var r Release
 	flags.StringVar(&r.Version, "version", "dev", "of the release, in the binaries and in a label")
-	flags.StringVar(&r.Commit, "commit", "", "what the release was built from, for a label")
+	flags.StringVar(&r.Commit, "commit", "", "what the release was built from, in the binaries and in a label")
 	created := flags.Int64("created", 0, "time of the commit, in seconds since 1970, for a label and every file")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -197,7 +197,7 @@ func TestHelpPrintsTheTable(t *testing.T) {
 		if _, err := config.Load[settings](nil, []string{"ignored", flag}, &out); !errors.Is(err, config.ErrHelp) {
 			t.Errorf("%s: %v", flag, err)
 		}
-		want := `Settings are variables of the environment:
+		want := `Settings are variables of the environment; --version tells the release.
 
 NAME              DEFAULT     MEANING
 X_URL             (required)  the database; or its file as X_URL_FILE

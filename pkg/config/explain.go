@@ -52,7 +52,7 @@ func reason(err error) error {
 }
 
 func printHelp(w io.Writer, settings []setting) error {
-	fmt.Fprintln(w, "Settings are variables of the environment:")
+	fmt.Fprintln(w, "Settings are variables of the environment; --version tells the release.")
 	fmt.Fprintln(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tDEFAULT\tMEANING")

@@ -13,7 +13,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"syscall"
+
+	"github.com/evalonce/evalonce/migrations/release"
 )
 
 // ErrUsage matches errors of whoever started the process: its arguments or its environment.
@@ -34,9 +37,15 @@ func (e SignalError) Error() string { return "received signal: " + e.Signal.Stri
 // Main runs run and exits: with 0 after nil or [flag.ErrHelp], with 2 after an error that matches [ErrUsage], and
 // with 1 after any other or a panic. The error is written to standard error, once.
 //
+// --version among the arguments is answered here, with the build of the binary, whatever else there is.
+//
 // SIGTERM and SIGINT end run's context, with a [SignalError] as its cause; run is then expected to come to an end
 // and to return nil. A second signal ends the process at once, with 128 and the signal's number.
 func Main(run func(ctx context.Context, args []string, environ []string, stdout, stderr io.Writer) error) {
+	if slices.Contains(os.Args[1:], "--version") {
+		fmt.Fprintln(os.Stdout, release.Current())
+		os.Exit(0)
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)

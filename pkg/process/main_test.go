@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/evalonce/evalonce/migrations/release"
 	"github.com/evalonce/evalonce/pkg/process"
 )
 
@@ -90,6 +91,14 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("stderr %q, want %q once", &stderr, want.stderr)
 			}
 		})
+	}
+}
+
+func TestVersionIsToldWithoutRunning(t *testing.T) {
+	t.Parallel()
+	out, err := command(t, "failure", "--interval=1s", "--version").Output()
+	if want := release.Current().String() + "\n"; err != nil || string(out) != want {
+		t.Errorf("%q (%v), want %q", out, err, want)
 	}
 }
 

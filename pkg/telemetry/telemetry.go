@@ -25,6 +25,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/evalonce/evalonce/migrations/release"
 	"github.com/evalonce/evalonce/pkg/process"
 )
 
@@ -53,19 +54,20 @@ func (t *Telemetry) Flush(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// Setup makes a JSON logger on standard error the default of slog, which leaves lines out of a storm of warnings, and installs OpenTelemetry's tracer and meter
-// providers, propagator and error handler.
+// Setup makes a JSON logger on standard error the default of slog, which leaves lines out of a storm of warnings, and installs
+// OpenTelemetry's tracer and meter providers, propagator and error handler. The first line says which build has started.
 //
 // Spans are exported when environ asks for it (see [Exporting]). OTEL_TRACES_SAMPLER decides which; whatever it says, but
 // for always_off, those are exported too that end in an error or are linked to a sampled trace. What else OTEL_* variables
 // say about the exporter and the resource, OpenTelemetry's libraries read from the environment of the process, whatever
 // environ is.
-func Setup(ctx context.Context, serviceName, version string, environ []string) (*Telemetry, error) {
+func Setup(ctx context.Context, serviceName string, environ []string) (*Telemetry, error) {
+	build := release.Current()
 	level, err := logLevel(lookup(environ, LogLevel))
 	if err != nil {
 		return nil, err
 	}
-	logger, endLog := newLogger(os.Stderr, level, serviceName, version)
+	logger, endLog := newLogger(os.Stderr, level, serviceName, build.Version)
 	slog.SetDefault(logger)
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
@@ -76,7 +78,7 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 		resource.WithSchemaURL(semconv.SchemaURL),
 		resource.WithTelemetrySDK(),
 		resource.WithHost(),
-		resource.WithAttributes(semconv.ServiceName(serviceName), semconv.ServiceVersion(version)),
+		resource.WithAttributes(semconv.ServiceName(serviceName), semconv.ServiceVersion(build.Version)),
 		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("describe this process to OpenTelemetry: %w", err)
@@ -89,6 +91,7 @@ func Setup(ctx context.Context, serviceName, version string, environ []string) (
 	if err != nil {
 		return nil, errors.Join(err, endTraces(ctx))
 	}
+	slog.InfoContext(ctx, "started", slog.String("commit", build.Commit), slog.String("go", build.Go))
 	return &Telemetry{Metrics: metrics, shutdowns: []func(context.Context) error{endTraces, endMetrics, endLog}}, nil
 }
 

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/evalonce/evalonce/migrations/release"
 	"github.com/evalonce/evalonce/pkg/process"
 	"github.com/evalonce/evalonce/pkg/telemetry"
 )
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 
 // service makes one span in the trace of a caller, one of its own, and a log line in each.
 func service(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
-	observed, err := telemetry.Setup(ctx, "ticket-api", "v1.2.3", environ)
+	observed, err := telemetry.Setup(ctx, "ticket-api", environ)
 	if err != nil {
 		return err
 	}
@@ -144,26 +145,32 @@ func TestSpansHaveIdentifiersThoughNobodyRecordsThem(t *testing.T) {
 func TestLogsAreJSONAndNameTheirSpan(t *testing.T) {
 	t.Parallel()
 	r := runService(t, nil)
-	if r.code != 0 || len(r.logs) != 2 {
+	if r.code != 0 || len(r.logs) != 3 {
 		t.Fatalf("exit code %d, %s", r.code, r.stderr)
+	}
+	build := release.Current()
+	for key, want := range map[string]any{"msg": "started", "version": build.Version, "commit": build.Commit, "go": build.Go} {
+		if got := r.logs[0][key]; got != want {
+			t.Errorf("at the start %s = %v, want %v", key, got, want)
+		}
 	}
 	span := telemetry.Extract(r.traceparents[0])
 	for key, want := range map[string]any{
-		"level": "INFO", "msg": "stored", "service": "ticket-api", "version": "v1.2.3", "n": 0.0,
+		"level": "INFO", "msg": "stored", "service": "ticket-api", "version": build.Version, "n": 0.0,
 		"trace_id": span.TraceID().String(), "span_id": span.SpanID().String(),
 	} {
-		if got := r.logs[0][key]; got != want {
+		if got := r.logs[1][key]; got != want {
 			t.Errorf("%s = %v, want %v", key, got, want)
 		}
 	}
-	if _, named := r.logs[1]["trace_id"]; named {
+	if _, named := r.logs[2]["trace_id"]; named {
 		t.Error("a log line outside of every span names one")
 	}
 }
 
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
-	for level, lines := range map[string]int{"debug": 3, "DEBUG": 3, "info": 2, "": 2, "warn": 0, "error": 0} {
+	for level, lines := range map[string]int{"debug": 4, "DEBUG": 4, "info": 3, "": 3, "warn": 0, "error": 0} {
 		if r := runService(t, []string{"EVALONCE_LOG_LEVEL=" + level}); r.code != 0 || len(r.logs) != lines {
 			t.Errorf("%q: exit code %d and %d lines, want %d: %s", level, r.code, len(r.logs), lines, r.stderr)
 		}
@@ -227,7 +234,7 @@ func TestSpansAreExported(t *testing.T) {
 	exported := requests[0].GetResourceSpans()[0]
 	resource := values(exported.GetResource().GetAttributes())
 	for key, want := range map[string]string{
-		"service.name": "ticket-api", "service.version": "v1.2.3", "telemetry.sdk.language": "go", "deployment.environment.name": "test",
+		"service.name": "ticket-api", "service.version": release.Current().Version, "telemetry.sdk.language": "go", "deployment.environment.name": "test",
 	} {
 		if resource[key] != want {
 			t.Errorf("resource attribute %s = %q, want %q", key, resource[key], want)

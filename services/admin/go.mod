@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/aymanbagabas/go-udiff v0.4.2
+	github.com/evalonce/evalonce/migrations v0.0.0
 	github.com/evalonce/evalonce/pkg v0.0.0
 	github.com/evalonce/evalonce/proto v0.0.0
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.33.0
@@ -44,7 +45,6 @@ require (
 	github.com/caarlos0/env/v11 v11.4.2 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/evalonce/evalonce/migrations v0.0.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/uuid v1.6.0

@@ -23,9 +23,6 @@ import (
 
 const serviceName = "admin"
 
-// version is set by the build.
-var version = "dev"
-
 func main() { process.Main(run) }
 
 func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
@@ -36,7 +33,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, environ)
 	if err != nil {
 		return err
 	}

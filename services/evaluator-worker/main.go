@@ -24,9 +24,6 @@ import (
 
 const serviceName = "evaluator-worker"
 
-// version is set by the build.
-var version = "dev"
-
 func main() { process.Main(run) }
 
 func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
@@ -38,7 +35,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	evaluate.CollectLess(environ)
-	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, environ)
 	if err != nil {
 		return err
 	}

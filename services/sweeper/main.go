@@ -27,9 +27,6 @@ const (
 	statementTimeout = 5 * time.Minute
 )
 
-// version is set by the build.
-var version = "dev"
-
 func main() { process.Main(run) }
 
 func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
@@ -40,7 +37,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, environ)
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,6 @@ import (
 
 const serviceName = "ticket-api"
 
-// version is set by the build.
-var version = "dev"
-
 func main() { process.Main(run) }
 
 func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err error) {
@@ -37,7 +34,7 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer keepHeapFloor()()
-	observed, err := telemetry.Setup(ctx, serviceName, version, environ)
+	observed, err := telemetry.Setup(ctx, serviceName, environ)
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func TestWholeStack(t *testing.T) {
 	must(second.Kill())
 	evaluated("delivery to the old address")
 
-	waitForLog(t, sweeper, "{")
+	waitForLog(t, sweeper, `"reclaimed_pending"`)
 	out, err := s.Sweep(ctx)
 	must(err)
 	var swept map[string]any

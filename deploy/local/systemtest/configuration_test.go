@@ -17,7 +17,8 @@ const updateDocuments = "EVALONCE_UPDATE_DOCUMENTS"
 const configurationHead = `# Configuration
 
 Each service is configured by its environment. This page is what their ` + "`--help`" + ` says. A secret may be a file: ` + "`NAME_FILE`" + ` holds
-its path. What is wrong with the settings is told at start, all of it at once, and the exit code is 2.
+its path. What is wrong with the settings is told at start, all of it at once, and the exit code is 2. ` + "`--version`" + ` tells the release and
+the commit.
 `
 
 const configurationTail = `

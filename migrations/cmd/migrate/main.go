@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/evalonce/evalonce/migrations"
+	"github.com/evalonce/evalonce/migrations/release"
 )
 
 const usage = `Usage: migrate [--database-url URL] COMMAND
@@ -28,6 +29,7 @@ Options:
   --database-url URL  Postgres itself, or a pooler in session mode; EVALONCE_DATABASE_URL when not given,
                       which is the better place for a password
   --timeout DURATION  how long wait waits; 10m when not given
+  --version           print the release
   --help              print this text
 
 Exit code: 0 success, 1 failure, 2 wrong usage.
@@ -55,6 +57,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout 
 	flags.SetOutput(io.Discard)
 	url := flags.String("database-url", getenv("EVALONCE_DATABASE_URL"), "")
 	timeout := flags.Duration("timeout", 10*time.Minute, "")
+	version := flags.Bool("version", false, "")
 
 	var commands []string
 	for rest := args; ; rest = flags.Args()[1:] {
@@ -68,6 +71,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout 
 			break
 		}
 		commands = append(commands, flags.Arg(0))
+	}
+	if *version {
+		_, err := fmt.Fprintln(stdout, release.Current())
+		return err
 	}
 	command := strings.Join(commands, " ")
 	switch command {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/evalonce/evalonce/migrations/release"
 )
 
 func TestWrongUsageIsToldFromFailure(t *testing.T) {
@@ -39,6 +41,15 @@ func TestWrongUsageIsToldFromFailure(t *testing.T) {
 				t.Errorf("error %q shows the password", err)
 			}
 		})
+	}
+}
+
+func TestVersionNeedsNoDatabase(t *testing.T) {
+	t.Parallel()
+	var stdout strings.Builder
+	err := run(t.Context(), []string{"--version"}, func(string) string { return "" }, &stdout)
+	if want := release.Current().String() + "\n"; err != nil || stdout.String() != want {
+		t.Errorf("%q (%v), want %q", stdout.String(), err, want)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/evalonce/evalonce/migrations/release"
 	"github.com/evalonce/evalonce/pkg/config"
 )
 
@@ -120,7 +121,7 @@ func (c *cli) connectTo(s settings, tokenName string) (*grpc.ClientConn, error) 
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepaliveInterval}),
 		grpc.WithDisableServiceConfig(), // a name's TXT record has no say in how calls are made
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
-		grpc.WithUserAgent("evalctl/"+version),
+		grpc.WithUserAgent("evalctl/"+release.Current().Version),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)

@@ -64,7 +64,7 @@ func TestHelpNeedsNoSettings(t *testing.T) {
 		"version promote --help":    "Scripts give --yes",
 		"version register --help":   "input_usd_per_mtok",
 		"help version get":          "Show a version",
-		"--version":                 "evalctl version dev",
+		"--version":                 " dev (commit ",
 		"completion bash --help":    "completion",
 		"version list --help -h":    "newest first",
 		"version register -h --yes": "FILE",

@@ -26,9 +26,6 @@ import (
 	"golang.org/x/term"
 )
 
-// version is set by the build.
-var version = "dev"
-
 func main() { os.Exit(start()) }
 
 func start() int {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+
+	"github.com/evalonce/evalonce/migrations/release"
 )
 
 // streams are the process's own.
@@ -82,9 +84,10 @@ func run(ctx context.Context, args, environ []string, s streams) int {
 
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
-		Use: "evalctl", Short: "Operate EvalOnce", Long: about, Version: version,
+		Use: "evalctl", Short: "Operate EvalOnce", Long: about, Version: release.Current().Version,
 		SilenceErrors: true, SilenceUsage: true,
 	}
+	root.SetVersionTemplate(release.Current().String() + "\n")
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.flags.address, "address", "", "host:port of the service, in place of EVALONCE_ADMIN_ADDRESS")
 	flags.StringVar(&c.flags.tokenFile, "token-file", "", "file that holds the API token, in place of EVALONCE_ADMIN_TOKEN")
