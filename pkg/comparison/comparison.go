@@ -19,6 +19,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/comparison/internal/comparisonsql"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/postgres"
 )
 
 // MaxRawBytes is how much of a raw response is read.
@@ -99,7 +100,7 @@ type Snapshot struct {
 
 // InSnapshot lets read see one state of the database. Each of its statements may take up to the timeout.
 func InSnapshot(ctx context.Context, db Beginner, timeout time.Duration, read func(ctx context.Context, s Snapshot) error) error {
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	tx, err := postgres.BeginTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return fmt.Errorf("begin the snapshot of a comparison: %w", err)
 	}

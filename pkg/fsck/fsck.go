@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/evalonce/evalonce/pkg/fsck/internal/fscksql"
+	"github.com/evalonce/evalonce/pkg/postgres"
 )
 
 // Options sets a run up. The zero value is usable.
@@ -70,7 +71,7 @@ func Run(ctx context.Context, db Beginner, opts Options) (Report, error) {
 		opts.Examples = defaultExamples
 	}
 	var report Report
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	tx, err := postgres.BeginTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return report, fmt.Errorf("begin the snapshot of fsck: %w", err)
 	}

@@ -145,7 +145,7 @@ func (s *Reprocess) GetReprocess(ctx context.Context, r *adminv1.GetReprocessReq
 	if len(violations) > 0 {
 		return nil, rpc.InvalidFields(violations...)
 	}
-	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	tx, err := postgres.BeginTx(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return nil, fmt.Errorf("begin to read job %s: %w", id, err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/evalonce/evalonce/pkg/ledger"
 	"github.com/evalonce/evalonce/pkg/outbox"
+	"github.com/evalonce/evalonce/pkg/postgres"
 	"github.com/evalonce/evalonce/pkg/route"
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/versiondb"
@@ -63,7 +64,7 @@ func (s *Routes) GetRoute(ctx context.Context, r *adminv1.GetRouteRequest) (*adm
 
 // loaded reads all routes, or the one of a name, with what waits and runs and costs, in one snapshot.
 func (s *Routes) loaded(ctx context.Context, name string) ([]*adminv1.Route, error) {
-	tx, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	tx, err := postgres.BeginTx(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return nil, fmt.Errorf("begin to read the routes: %w", err)
 	}
