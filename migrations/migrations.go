@@ -3,7 +3,8 @@
 // Migrations are the SQL files beside this one, embedded, and applied in the order of their numbers, each in a
 // transaction of its own unless the file says otherwise. Any number of processes may call [Up] at once: a session
 // lock lets one of them migrate, the others wait and find nothing left to do. Such a lock needs a session, so the
-// URL must lead to Postgres itself or to a pooler in session mode, never to one in transaction mode.
+// URL must lead to Postgres itself or to a pooler in session mode; one in transaction mode is refused. [Missing] and
+// [MissingAt] take any.
 //
 // There is no way down. A change is expanded, then migrated, then contracted, so that the services of the release
 // before keep working on the new schema; going back means to run the old services on it.
@@ -55,7 +56,7 @@ type Migration struct {
 // Up applies, in order, every migration that the database lacks, and returns the names of those that it applied
 // itself; they stay applied when a later one fails. Calling it again continues where it stopped.
 func Up(ctx context.Context, url string) (applied []string, err error) {
-	db, err := open(url)
+	db, err := open(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func Up(ctx context.Context, url string) (applied []string, err error) {
 
 // Status returns all migrations of this build in order. It waits for nobody and writes nothing.
 func Status(ctx context.Context, url string) (status []Migration, err error) {
-	db, err := open(url)
+	db, err := open(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -116,9 +117,9 @@ func Status(ctx context.Context, url string) (status []Migration, err error) {
 
 // MissingAt is [Missing] of the database at an address.
 func MissingAt(ctx context.Context, url string) ([]string, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := parse(url)
 	if err != nil {
-		return nil, errUnreadableURL
+		return nil, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -199,7 +200,18 @@ func Fingerprint() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-func open(url string) (*sql.DB, error) {
+func open(ctx context.Context, url string) (*sql.DB, error) {
+	config, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuseShared(ctx, config); err != nil {
+		return nil, err
+	}
+	return stdlib.OpenDB(*config, stdlib.OptionAfterConnect(configure)), nil
+}
+
+func parse(url string) (*pgx.ConnConfig, error) {
 	if strings.TrimSpace(url) == "" {
 		return nil, errors.New("the database URL is empty")
 	}
@@ -211,7 +223,51 @@ func open(url string) (*sql.DB, error) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "evalonce-migrate"
 	}
-	return stdlib.OpenDB(*config, stdlib.OptionAfterConnect(configure)), nil
+	// Whoever only reads may ask a pooler in transaction mode, where nothing stays prepared.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return config, nil
+}
+
+var errShared = errors.New("a pooler in transaction mode answers at the database URL, and a migration needs a session of its own: " +
+	"name Postgres itself")
+
+// refuseShared fails where another client is lent the session that this one has worked in.
+func refuseShared(ctx context.Context, config *pgx.ConnConfig) error {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("look for a pooler: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	session := func(of *pgx.Conn) (pid uint32, err error) {
+		if err = of.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			err = fmt.Errorf("look for a pooler: %w", err)
+		}
+		return pid, err
+	}
+	own, err := session(conn)
+	if err != nil || own == conn.PgConn().PID() { // a pooler gives its clients names of its own
+		return err
+	}
+	other, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("look for a pooler: %w", err)
+	}
+	defer func() { _ = other.Close(context.WithoutCancel(ctx)) }()
+	if _, err := other.Exec(ctx, "BEGIN"); err != nil { // so that it keeps what it is lent
+		return fmt.Errorf("look for a pooler: %w", err)
+	}
+	theirs, err := session(other)
+	if err == nil && theirs == own {
+		return errShared
+	}
+	if err != nil {
+		return err
+	}
+	again, err := session(conn)
+	if err == nil && again != own {
+		return errShared
+	}
+	return err
 }
 
 // configure sets what the URL did not, by statement and not at start-up: a pooler refuses start-up parameters that
