@@ -198,7 +198,7 @@ func webhooks() []Metric {
 }
 
 func everywhere() []Metric {
-	pool := label("pool", "ticket-api", "claims", "settles", "webhooks", "admin", "jobs", "sweeper")
+	pool := label("pool", "ticket-api", "claims", "settles", "webhooks", "admin", "jobs", "replica", "sweeper")
 	return []Metric{
 		{
 			Name: "evalonce.db.connections", Unit: "{connection}", Kind: Gauge, Service: Every, Labels: []Label{pool, label("state", "idle", "used", "max")},

@@ -13,7 +13,8 @@ import (
 // Config is everything that can be set.
 type Config struct {
 	DatabaseURL            string `env:"EVALONCE_DATABASE_URL,required,notEmpty" secret:"true" help:"Postgres, as a URL or as keyword=value pairs"`
-	DatabaseMaxConnections int32  `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"8" help:"connections of this process at most"`
+	ReadDatabaseURL        string `env:"EVALONCE_READ_DATABASE_URL" secret:"true" help:"a streaming replica that comparisons and fsck read from; empty reads from the database itself"`
+	DatabaseMaxConnections int32  `env:"EVALONCE_DATABASE_MAX_CONNECTIONS" envDefault:"8" help:"connections of this process at most, and as many to the replica"`
 	GRPCAddress            string `env:"EVALONCE_GRPC_ADDRESS" envDefault:":8084" help:"where gRPC is served; port 0 takes a free one"`
 	HTTPAddress            string `env:"EVALONCE_HTTP_ADDRESS" envDefault:":8083" help:"where REST is served; port 0 takes a free one"`
 	HealthAddress          string `env:"EVALONCE_HEALTH_ADDRESS" envDefault:":8086" help:"serves /healthz, /readyz and /metrics, without credentials; empty serves none of them"`

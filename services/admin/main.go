@@ -47,18 +47,23 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer pool.Close()
+	replica, err := openReplica(ctx, cfg, pool, telemetry.Exporting(environ))
+	if err != nil {
+		return err
+	}
+	defer replica.Close()
 	jobs, jobPool, err := openJobs(ctx, cfg, api.Steps(), telemetry.Exporting(environ))
 	if err != nil {
 		return err
 	}
 	defer jobPool.Close()
-	observer, err := measure(pool, jobPool, cfg.SnapshotInterval)
+	observer, err := measure(pool, replica, jobPool, cfg.SnapshotInterval)
 	if err != nil {
 		return err
 	}
 	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
-		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool, jobs) }, Gateways: api.Gateways(),
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, pool, replica, jobs) }, Gateways: api.Gateways(),
 		Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: schema.Ready(pool),
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,

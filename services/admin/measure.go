@@ -12,9 +12,13 @@ import (
 
 // measure makes what the service measures, until the meter provider ends: its pools, and the tables for the whole fleet,
 // which the observer has to be run for.
-func measure(calls, jobs *pgxpool.Pool, interval time.Duration) (*observe.Observer, error) {
+func measure(calls, replica, jobs *pgxpool.Pool, interval time.Duration) (*observe.Observer, error) {
 	meter := otel.Meter(serviceName)
-	if _, err := metrics.Pools(meter, map[string]*pgxpool.Pool{"admin": calls, "jobs": jobs}); err != nil {
+	pools := map[string]*pgxpool.Pool{"admin": calls, "jobs": jobs}
+	if replica != calls {
+		pools["replica"] = replica
+	}
+	if _, err := metrics.Pools(meter, pools); err != nil {
 		return nil, err
 	}
 	observer := observe.New(calls, interval)

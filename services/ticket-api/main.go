@@ -18,7 +18,6 @@ import (
 	"github.com/evalonce/evalonce/pkg/rpc"
 	"github.com/evalonce/evalonce/pkg/schema"
 	"github.com/evalonce/evalonce/pkg/telemetry"
-	"github.com/evalonce/evalonce/pkg/ticketdb"
 	"github.com/evalonce/evalonce/pkg/webhook"
 	"github.com/evalonce/evalonce/services/ticket-api/internal/api"
 	"github.com/evalonce/evalonce/services/ticket-api/internal/submit"
@@ -39,26 +38,26 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, observed.Flush(context.WithoutCancel(ctx))) }()
-	pool, err := openDatabase(ctx, cfg, telemetry.Exporting(environ))
+	db, err := openDatabase(ctx, cfg, telemetry.Exporting(environ))
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer db.close()
 	measured, err := metrics.NewTicketAPI(otel.Meter(serviceName))
 	if err != nil {
 		return err
 	}
-	submitter := submit.New(pool, submit.Options{Retention: cfg.RequestRetention, Metrics: measured})
+	submitter := submit.New(db.primary, submit.Options{Retention: cfg.RequestRetention, Metrics: measured})
 	limits := cfg.limits()
-	service := api.New(submitter, ticketdb.New(pool), limits)
-	webhooks := api.NewWebhooks(webhook.NewEndpoints(pool, &cfg.WebhookKeys), cfg.WebhookAllowHTTP)
+	service := api.New(submitter, db.tickets(), limits)
+	webhooks := api.NewWebhooks(webhook.NewEndpoints(db.primary, &cfg.WebhookKeys), cfg.WebhookAllowHTTP)
 	options := rpc.Options{
 		GRPCAddress: cfg.GRPCAddress, HTTPAddress: cfg.HTTPAddress,
-		Register: api.Register(service, webhooks), Gateways: api.Gateways(), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: schema.Ready(pool),
+		Register: api.Register(service, webhooks), Gateways: api.Gateways(), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: schema.Ready(db.primary),
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: cfg.MaxRequestBytes, CallTimeout: cfg.CallTimeout, Grace: cfg.ShutdownGrace,
 	}
-	if err := cfg.Access.Apply(ctx, &options, pool, &cfg.APITokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite); err != nil {
+	if err := cfg.Access.Apply(ctx, &options, db.primary, &cfg.APITokens, rpc.TicketsWrite, rpc.TicketsRead, rpc.WebhooksWrite); err != nil {
 		return err
 	}
 	server, err := rpc.Listen(ctx, options)

@@ -17,7 +17,7 @@ import (
 func compared(t *testing.T) *operator {
 	t.Helper()
 	db := pgtest.New(t)
-	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) })
+	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, db, awake{}) })
 	for _, id := range []string{"v1", "v2"} {
 		o.must("version", "register", "-f", file(t, id+".yaml", yamlVersion(id, "Sort "+id)))
 	}

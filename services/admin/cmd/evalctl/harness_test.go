@@ -35,7 +35,7 @@ type operator struct {
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	db := pgtest.PoolAs(t, pgtest.New(t), pgtest.Admin)
-	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) })
+	return serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, db, awake{}) })
 }
 
 // serve serves the services that the policy names until the test ends; change may adjust how.

@@ -42,7 +42,7 @@ func TestPolicyCommands(t *testing.T) {
 			t.Errorf("the runner ended with %v", err)
 		}
 	})
-	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, runner) })
+	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, db, runner) })
 	if _, err := db.Exec(t.Context(), `INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent,
 			department, urgency_score, model_version, prompt_version, policy_version, priority, queue, model_call_id)
 		SELECT md5(i::text), sha256(convert_to(i::text, 'UTF8')), gen_random_uuid(), 'v1', 0, CASE WHEN i <= 4 THEN 'billing' ELSE 'other' END, 0,

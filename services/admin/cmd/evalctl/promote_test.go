@@ -14,7 +14,7 @@ import (
 func TestPromoteAndRollBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) })
+	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, db, awake{}) })
 	for _, id := range []string{"v1", "v2"} {
 		o.must("version", "register", "-f", file(t, id+".yaml", yamlVersion(id, "Sort "+id)))
 	}

@@ -24,7 +24,7 @@ func reprocessing(t *testing.T) *operator {
 		DB: db, Steps: api.Steps(), Worker: "test", Poll: 10 * time.Millisecond, Lease: time.Minute, Retry: time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, jobs) })
+	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, db, jobs) })
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- jobs.Run(ctx) }()

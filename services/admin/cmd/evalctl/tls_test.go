@@ -17,7 +17,7 @@ func TestUnderTLS(t *testing.T) {
 	authority := tlstest.NewAuthority(t)
 	server := authority.Write(authority.Issue("spiffe://mesh/admin"))
 	db := pgtest.PoolAs(t, pgtest.New(t), pgtest.Admin)
-	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, awake{}) }, func(options *rpc.Options) {
+	o := serve(t, api.Policy(), func(r grpc.ServiceRegistrar) { api.Register(r, db, db, awake{}) }, func(options *rpc.Options) {
 		options.Transport = rpc.Transport{CertFile: server.Cert, KeyFile: server.Key, ClientCAFile: server.CA}
 		options.Certificates = credentialdb.NewAuthenticator(db)
 	})

@@ -156,7 +156,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		adminv1.TicketAdminService_EraseTicket_FullMethodName:        write(invalid),
 	}
 	var registered methods
-	api.Register(&registered, nil, nil)
+	api.Register(&registered, nil, nil, nil)
 	slices.Sort(registered)
 	if known := slices.Sorted(maps.Keys(rows)); !slices.Equal(known, registered) {
 		t.Fatalf("the rows are of %v,\nthe methods are %v", known, registered)

@@ -26,17 +26,18 @@ import (
 	"github.com/evalonce/evalonce/services/admin/internal/reprocess"
 )
 
-// Register adds the services to a server. The jobs that they make are another's to run.
-func Register(r grpc.ServiceRegistrar, db *pgxpool.Pool, jobs Waker) {
+// Register adds the services to a server. What reads tables whole reads them from the replica, which may be the database
+// itself. The jobs that they make are another's to run.
+func Register(r grpc.ServiceRegistrar, db, replica *pgxpool.Pool, jobs Waker) {
 	adminv1.RegisterVersionServiceServer(r, NewVersions(db))
 	adminv1.RegisterPolicyServiceServer(r, NewPolicies(db, jobs))
 	adminv1.RegisterAuditServiceServer(r, NewAudit(db))
 	adminv1.RegisterCredentialServiceServer(r, NewCredentials(db))
-	adminv1.RegisterCompareServiceServer(r, NewCompare(db))
+	adminv1.RegisterCompareServiceServer(r, NewCompare(db, replica))
 	adminv1.RegisterReprocessServiceServer(r, NewReprocess(db, jobs))
 	adminv1.RegisterDeadLetterServiceServer(r, NewDeadLetters(db, jobs))
 	adminv1.RegisterRouteServiceServer(r, NewRoutes(db))
-	adminv1.RegisterFsckServiceServer(r, NewFsck(db))
+	adminv1.RegisterFsckServiceServer(r, NewFsck(replica))
 	adminv1.RegisterTicketAdminServiceServer(r, NewTickets(db))
 }
 

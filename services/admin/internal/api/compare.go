@@ -27,11 +27,11 @@ const (
 // Compare is the CompareService.
 type Compare struct {
 	adminv1.UnimplementedCompareServiceServer
-	db *pgxpool.Pool
+	db, replica *pgxpool.Pool
 }
 
-// NewCompare makes the service.
-func NewCompare(db *pgxpool.Pool) *Compare { return &Compare{db: db} }
+// NewCompare makes the service. Samples are in the database; comparisons read from the replica.
+func NewCompare(db, replica *pgxpool.Pool) *Compare { return &Compare{db: db, replica: replica} }
 
 // Compare sends a summary, and then the tickets on which the two disagree most.
 func (s *Compare) Compare(r *adminv1.CompareRequest, stream grpc.ServerStreamingServer[adminv1.CompareResponse]) error {
@@ -39,7 +39,7 @@ func (s *Compare) Compare(r *adminv1.CompareRequest, stream grpc.ServerStreaming
 	if len(violations) > 0 {
 		return rpc.InvalidFields(violations...)
 	}
-	return compare.Run(stream.Context(), s.db, request, stream.Send)
+	return compare.Run(stream.Context(), s.replica, request, stream.Send)
 }
 
 func comparisonFrom(r *adminv1.CompareRequest) (compare.Request, []rpc.Violation) {

@@ -57,7 +57,7 @@ func start(t *testing.T, change ...func(*rpc.Options)) *adminAPI {
 	options := rpc.Options{
 		Transport:   rpc.Transport{Plaintext: true},
 		GRPCAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0",
-		Register: func(r grpc.ServiceRegistrar) { api.Register(r, service, awake{}) }, Gateways: api.Gateways(),
+		Register: func(r grpc.ServiceRegistrar) { api.Register(r, service, service, awake{}) }, Gateways: api.Gateways(),
 		Authenticator: rpc.Grant(tokens, rpc.AdminWrite), Policy: api.Policy(), Created: api.Creating(), Errors: api.Errors, Ready: service.Ping,
 		Public:          map[string]http.Handler{"GET /openapi.json": api.Document()},
 		MaxRequestBytes: 4 << 20, CallTimeout: 20 * time.Second, Grace: 10 * time.Second,
