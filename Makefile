@@ -135,6 +135,12 @@ test-alerts: ## Check the alerts, and run their tests with promtool, which is fe
 	@promtool=$$(.ci/promtool) || { echo '*** SKIPPED: nobody has tested the alerts ***' >&2; exit 0; }; \
 	"$$promtool" check rules deploy/prometheus/rules.yaml && "$$promtool" test rules deploy/prometheus/rules_test.yaml
 
+.PHONY: test-upgrade
+test-upgrade: ## Upgrade under load from the commit FROM to what is checked out, and roll back.
+	@[[ -n "$(FROM)" ]] || { echo 'test-upgrade: FROM=COMMIT is needed' >&2; exit 2; }
+	@.ci/require postgres
+	EVALONCE_TEST_UPGRADE_FROM="$(FROM)" go test -count=1 -run='^TestRollingUpgrade$$' -v ./deploy/local/systemtest
+
 # A real back end for traces. It is large, and is built once for each version of what it is made of.
 
 jaeger := $(BIN)/jaeger-$(shell cat deploy/tools/jaeger/go.mod deploy/tools/jaeger/go.sum | sha256sum | cut -c1-12)

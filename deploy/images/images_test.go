@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -100,7 +99,7 @@ func TestRootfsHasTheFilesOfTheImage(t *testing.T) {
 	t.Parallel()
 	here, _ := checkouts(t)
 	dir := t.TempDir()
-	args := []string{"-source", here, "-rootfs", dir, "-only", "migrate", "-platforms", platform, "-version", release.Version}
+	args := []string{"-source", here, "-rootfs", dir, "-only", "migrate", "-platforms", platform, "-version", release.Version, "-commit", release.Commit}
 	if err := run(t.Context(), args, io.Discard); err != nil {
 		t.Fatal(err)
 	}

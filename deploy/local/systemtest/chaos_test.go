@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
 
 	"github.com/evalonce/evalonce/deploy/local/stack"
@@ -352,57 +351,7 @@ func (c *chaos) settleDown() {
 	if err := c.reprocess(c.t.Context(), c.other); err != nil {
 		c.t.Fatal(err)
 	}
-	const notDone = "evaluation_outbox WHERE status <> 'dead'"
-	least, since := c.count(notDone), time.Now()
-	for least != 0 {
-		c.due()
-		c.exec("UPDATE provider_route SET not_before = now() WHERE not_before > now()")
-		if n := c.count(notDone); n < least {
-			least, since = n, time.Now()
-		}
-		if time.Since(since) > patience {
-			c.report()
-			c.t.Fatalf("%d evaluations are not done, and none has been for %s", least, patience)
-		}
-		<-time.After(100 * time.Millisecond)
-	}
-	const untold = "webhook_delivery WHERE state <> 'delivered'"
-	for least, since = c.count(untold), time.Now(); least != 0; {
-		c.exec("UPDATE webhook_delivery SET available_at = created_at WHERE state = 'pending' AND available_at > now()")
-		c.exec("UPDATE webhook_endpoint SET not_before = 'epoch' WHERE not_before > now()")
-		if n := c.count(untold); n < least {
-			least, since = n, time.Now()
-		}
-		if time.Since(since) > patience {
-			c.report()
-			c.t.Fatalf("%d webhooks are not delivered, and none has been for %s", least, patience)
-		}
-		<-time.After(100 * time.Millisecond)
-	}
-}
-
-// report tells of a system that does not go on.
-func (c *chaos) report() {
-	c.t.Helper()
-	for _, query := range []string{
-		"SELECT status, lane, last_class, last_reason, count(*) AS n, min(available_at) - now() AS due, min(locked_until) - now() AS locked FROM evaluation_outbox GROUP BY 1, 2, 3, 4",
-		"SELECT * FROM provider_route",
-		"SELECT state, wait_event_type, now() - xact_start AS age, pg_blocking_pids(pid) AS behind, application_name, left(query, 60) AS query FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle'",
-	} {
-		rows, err := c.db.Query(c.t.Context(), "SELECT row_to_json(q)::text FROM ("+query+") q")
-		if err != nil {
-			c.t.Error(err)
-			continue
-		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			c.t.Error(err)
-		}
-		c.t.Logf("%s:\n%s", query, strings.Join(lines, "\n"))
-	}
-	for _, p := range append(c.workers[:], c.server.Process, c.sweeper) {
-		c.t.Logf("%s:\n%s", p.Name, p.LogTail())
-	}
+	c.drain(append(c.workers[:], c.server.Process, c.sweeper)...)
 }
 
 // judge holds the end against the promises. Accepted are the tickets that clients were told of, by request.
