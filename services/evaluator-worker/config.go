@@ -13,7 +13,7 @@ import (
 // Config is the whole configuration, from the environment.
 type Config struct {
 	DatabaseURL       string        `env:"EVALONCE_DATABASE_URL,required,notEmpty" secret:"true" help:"Postgres, as URL or key=value string"`
-	DirectDatabaseURL string        `env:"EVALONCE_DIRECT_DATABASE_URL" secret:"true" help:"Postgres without a pooler between, for LISTEN; defaults to the database URL"`
+	DirectDatabaseURL string        `env:"EVALONCE_DIRECT_DATABASE_URL" secret:"true" help:"Postgres without a pooler between, for LISTEN; defaults to the database URL, and where a pooler answers there to polling alone"`
 	Listen            bool          `env:"EVALONCE_LISTEN" envDefault:"true" help:"wake up on NOTIFY; without it new work is found by polling alone"`
 	Routes            []string      `env:"EVALONCE_ROUTES" help:"provider routes to serve, comma-separated; empty serves all"`
 	Concurrency       int           `env:"EVALONCE_CONCURRENCY" envDefault:"512" help:"calls in flight for each route"`
@@ -51,16 +51,6 @@ func (c Config) Validate() error {
 	check(c.WebhookEndpointConcurrency >= 1 && c.WebhookEndpointConcurrency <= 1000, "EVALONCE_WEBHOOK_ENDPOINT_CONCURRENCY must be from 1 to 1000")
 	check(c.ShutdownGrace >= 0, "EVALONCE_SHUTDOWN_GRACE must not be negative")
 	return errors.Join(problems...)
-}
-
-func (c Config) listenURL() string {
-	switch {
-	case !c.Listen:
-		return ""
-	case c.DirectDatabaseURL != "":
-		return c.DirectDatabaseURL
-	}
-	return c.DatabaseURL
 }
 
 // providers are those that can be asked, by the names that versions give them. OpenAI's protocols are spoken by servers

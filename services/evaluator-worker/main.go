@@ -65,8 +65,12 @@ func run(ctx context.Context, args, environ []string, stdout, _ io.Writer) (err 
 	if err != nil {
 		return err
 	}
+	listen, err := cfg.listenURL(ctx, settles)
+	if err != nil {
+		return err
+	}
 	worker := evaluate.New(evaluate.Options{
-		Claims: claims, Settles: settles, Listen: cfg.listenURL(),
+		Claims: claims, Settles: settles, Listen: listen,
 		Providers: providers, Routes: cfg.Routes,
 		Name: name, Concurrency: cfg.Concurrency, Lease: cfg.Lease, PollInterval: cfg.PollInterval,
 		Grace: cfg.ShutdownGrace, Tracer: otel.Tracer(serviceName), LinkFollowers: telemetry.Exporting(environ),
