@@ -24,18 +24,28 @@ const meterPause = 100 * time.Millisecond
 // contract, the marks, the schema, and what a provider adds by itself to have the schema kept to.
 const fixedBytes = 2048
 
-// claimMetered claims on a route with limits, a budget or a ramp: as much as its permit allows, which is used in the
-// same transaction.
-func (w *Worker) claimMetered(ctx context.Context, l *line, most int, probe uuid.UUID) ([]*item, error) {
+// claimMetered claims a lane of a route with limits, a budget or a ramp: as much as its permit allows, which is used in the
+// same transaction. A probe is claimed of either lane.
+func (w *Worker) claimMetered(ctx context.Context, l *line, n *lane, most int, probe uuid.UUID) ([]*item, error) {
+	if n == l.bulk && l.live.short.Load() && l.slots.earned() == 0 {
+		n.pause = meterPause
+		return nil, nil
+	}
 	if l.state.Load().Parked() != "" {
 		most = 1 // enough to see that there is room again
+	}
+	lanes := []*lane{n}
+	if probe != uuid.Nil {
+		lanes = []*lane{l.live, l.bulk}
 	}
 	var (
 		rows      []outbox.Claimed
 		permit    *route.Permit
 		allowance outbox.Allowance
+		part      int
 	)
 	err := postgres.InTx(ctx, w.Claims, func(ctx context.Context, tx pgx.Tx) (err error) {
+		rows = nil
 		if permit, err = route.Reserve(ctx, tx, l.name, probe); err != nil {
 			return err
 		}
@@ -43,8 +53,15 @@ func (w *Worker) claimMetered(ctx context.Context, l *line, most int, probe uuid
 			Calls: permit.Calls, Tokens: permit.Tokens, TokensFull: permit.TokensFull, TokenRatio: permit.TokenRatio,
 			Budget: permit.Budget, FixedBytes: fixedBytes,
 		}
-		if rows, err = l.claimLanes(ctx, min(most, permit.Calls), l.within(tx, &allowance)); err != nil {
-			return err
+		part = l.part(n, permit.Calls)
+		for _, of := range lanes {
+			if left := min(most, part) - len(rows); left > 0 && allowance.Short == nil {
+				claimed, err := of.claimer.ClaimWithin(ctx, tx, left, &allowance)
+				if err != nil {
+					return err
+				}
+				rows = append(rows, claimed...)
+			}
 		}
 		err = permit.Use(ctx, tx, useOf(permit, rows, allowance))
 		crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimCharged)
@@ -53,7 +70,13 @@ func (w *Worker) claimMetered(ctx context.Context, l *line, most int, probe uuid
 	if err != nil {
 		return nil, fmt.Errorf("claim on metered route %s: %w", l.name, err)
 	}
-	l.pause = w.pauseAfter(l, permit, allowance)
+	if part > 0 {
+		n.short.Store(allowance.Short != nil || len(rows) == part)
+	}
+	n.pause = w.pauseAfter(n, permit, allowance)
+	if part < permit.Calls && len(rows) == part { // the rest is the other lane's
+		n.pause = max(n.pause, meterPause)
+	}
 	t := terms{probe: probe, ramp: permit.Ramp}
 	if l.state.Load().Limits.TokensPerMinute > 0 {
 		t.perToken = permit.TokenRatio
@@ -61,22 +84,15 @@ func (w *Worker) claimMetered(ctx context.Context, l *line, most int, probe uuid
 	return w.begin(ctx, l, rows, t)
 }
 
-// within claims lanes within an allowance. Bulk work takes nothing that live work is short of.
-func (l *line) within(tx pgx.Tx, a *outbox.Allowance) claimer {
-	liveShort := false
-	return func(lane *outbox.Claimer, ctx context.Context, most int) ([]outbox.Claimed, error) {
-		if liveShort {
-			return nil, nil
-		}
-		before := a.Short
-		a.Short = nil
-		rows, err := lane.ClaimWithin(ctx, tx, most, a)
-		liveShort = lane == l.live && a.Short != nil
-		if a.Short == nil {
-			a.Short = before
-		}
-		return rows, err
+// part is how many of the calls that a limit allows a lane may take, while both are short of them.
+func (l *line) part(n *lane, calls int) int {
+	switch {
+	case n == l.bulk && l.live.short.Load():
+		return min(calls, l.slots.earned())
+	case n == l.live && l.bulk.short.Load():
+		return max(0, calls-l.slots.earned())
 	}
+	return calls
 }
 
 func useOf(permit *route.Permit, rows []outbox.Claimed, left outbox.Allowance) route.Use {
@@ -93,9 +109,9 @@ func useOf(permit *route.Permit, rows []outbox.Claimed, left outbox.Allowance) r
 	return u
 }
 
-// pauseAfter is how long the line's next claim may wait, after one that left so much of its permit; 0 when nothing has
+// pauseAfter is how long the lane's next claim may wait, after one that left so much of its permit; 0 when nothing has
 // cut it short but its slots or the work that there was.
-func (w *Worker) pauseAfter(l *line, permit *route.Permit, left outbox.Allowance) time.Duration {
+func (w *Worker) pauseAfter(n *lane, permit *route.Permit, left outbox.Allowance) time.Duration {
 	var wait time.Duration
 	switch {
 	case left.Calls == 0:
@@ -103,7 +119,7 @@ func (w *Worker) pauseAfter(l *line, permit *route.Permit, left outbox.Allowance
 	case left.Short != nil && !left.Short.OverBudget:
 		wait = permit.WaitForTokens(left.Short.Tokens)
 	}
-	l.crowded.Store(left.Calls == 0 && wait == 0)
+	n.crowded.Store(left.Calls == 0 && wait == 0)
 	switch {
 	case left.Calls > 0 && left.Short == nil:
 		return 0

@@ -285,8 +285,10 @@ func (w *Worker) conclude(ctx context.Context, group []settlement) {
 	w.mu.Lock()
 	for _, s := range group {
 		delete(w.held, s.item.ID)
-		if l := w.lines[s.item.route]; l.crowded.Load() {
-			l.ring()
+		for _, n := range w.lines[s.item.route].lanes() {
+			if n.crowded.Load() {
+				n.ring()
+			}
 		}
 	}
 	w.mu.Unlock()

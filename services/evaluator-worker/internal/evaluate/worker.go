@@ -145,29 +145,52 @@ func (w *Worker) Run(ctx context.Context) error {
 // line is a route as this worker serves it.
 type line struct {
 	name    string
-	wake    chan struct{}
-	slots   chan struct{} // as many as calls in flight
+	live    *lane
+	bulk    *lane
+	slots   *slots
 	running sync.WaitGroup
-	live    *outbox.Claimer
-	bulk    *outbox.Claimer
-	credit  float64   // of the bulk lane, in rows
-	bulkAt  time.Time // when the bulk lane is looked at next
 
 	state   atomic.Pointer[route.Route]
-	stateAt atomic.Int64  // when state was read, in Unix nanoseconds of this process's clock
-	dirty   atomic.Bool   // the row counts failures that a success must clear
-	under   atomic.Int64  // evaluations under way
-	ofBulk  atomic.Int64  // of these, the bulk lane's
-	bulkCut atomic.Bool   // bulk work waits until some of its calls have ended
-	suspect atomic.Int64  // failures that the route may be to blame for and that it has not been told of yet
-	crowded atomic.Bool   // a claim was cut short until calls of the route end
-	pause   time.Duration // until the next claim is worth it, after one that limits have cut short
+	stateAt atomic.Int64 // when state was read, in Unix nanoseconds of this process's clock
+	dirty   atomic.Bool  // the row counts failures that a success must clear
+	under   atomic.Int64 // evaluations under way
+	suspect atomic.Int64 // failures that the route may be to blame for and that it has not been told of yet
 }
+
+// lane is one of the two lanes of a line. Each has a loop of its own, so that live work does not wait for a claim of bulk
+// work to come back.
+type lane struct {
+	name outbox.Lane
+	wake chan struct{}
+
+	mu      sync.Mutex // is held for a claim: a probe claims for both lanes
+	claimer *outbox.Claimer
+
+	next    time.Time     // no hint has the lane looked at before
+	pause   time.Duration // until the next claim is worth it, after one that limits have cut short
+	crowded atomic.Bool   // a claim was cut short until calls of the route end
+	short   atomic.Bool   // a claim was cut short by a limit
+}
+
+func (w *Worker) newLine(name string) *line {
+	newLane := func(n outbox.Lane) *lane {
+		return &lane{name: n, wake: make(chan struct{}, 1), claimer: outbox.NewClaimer(w.Claims, name, n, w.Name, w.Lease)}
+	}
+	return &line{name: name, slots: newSlots(w.Concurrency), live: newLane(outbox.Live), bulk: newLane(outbox.Bulk)}
+}
+
+func (l *line) lanes() [2]*lane { return [2]*lane{l.live, l.bulk} }
 
 // ring wakes the line's claims.
 func (l *line) ring() {
+	for _, n := range l.lanes() {
+		n.ring()
+	}
+}
+
+func (n *lane) ring() {
 	select {
-	case l.wake <- struct{}{}:
+	case n.wake <- struct{}{}:
 	default:
 	}
 }
@@ -188,7 +211,9 @@ func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) erro
 		}
 		for _, l := range added {
 			slog.InfoContext(ctx, "serving a route", slog.String("route", l.name), slog.Int("concurrency", w.Concurrency))
-			g.Go(func() error { return w.serve(ctx, calls, l) })
+			for _, n := range l.lanes() {
+				g.Go(func() error { return w.serve(ctx, calls, l, n) })
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -215,11 +240,7 @@ func (w *Worker) refresh(ctx context.Context) (added []*line, err error) {
 		}
 		l, ok := w.lines[r.Name]
 		if !ok {
-			l = &line{
-				name: r.Name, wake: make(chan struct{}, 1), slots: make(chan struct{}, w.Concurrency),
-				live: outbox.NewClaimer(w.Claims, r.Name, outbox.Live, w.Name, w.Lease),
-				bulk: outbox.NewClaimer(w.Claims, r.Name, outbox.Bulk, w.Name, w.Lease),
-			}
+			l = w.newLine(r.Name)
 			w.lines[r.Name] = l
 			added = append(added, l)
 		}
@@ -251,31 +272,29 @@ func (w *Worker) allLines() []*line {
 	return lines
 }
 
-// serve claims the work of one route for as long as its gate is open and there are slots.
-func (w *Worker) serve(ctx, calls context.Context, l *line) error {
+// serve claims the work of one lane of a route for as long as its gate is open and there are slots.
+func (w *Worker) serve(ctx, calls context.Context, l *line, n *lane) error {
 	for {
-		slots := w.takeSlots(ctx, l)
+		slots := w.takeSlots(ctx, l, n)
 		if slots == 0 {
 			return nil
 		}
-		items, err := w.claim(ctx, l, slots)
+		items, err := w.claim(ctx, l, n, slots)
 		if err != nil {
 			w.suspectStrays(err)
 			slog.WarnContext(ctx, "cannot claim work", slog.String("route", l.name), slog.Any("error", err))
 		}
-		for range slots - len(items) {
-			<-l.slots
-		}
+		l.slots.claimed(n.name, slots, len(items))
 		crashpoint.PassIf(len(items) > 0, crashpoint.ClaimBegun)
 		if ctx.Err() != nil {
-			w.giveBack(l, items)
+			w.giveBack(l, n, items)
 			return nil
 		}
 		timeout := l.state.Load().CallTimeout
 		for _, it := range items {
 			l.running.Go(func() {
 				l.under.Add(1)
-				defer l.end(it.Lane)
+				defer l.end(n)
 				_ = roomy(0)
 				s := w.evaluate(trace.ContextWithSpan(calls, it.span), it, timeout)
 				if s.blamesRoute() {
@@ -285,7 +304,13 @@ func (w *Worker) serve(ctx, calls context.Context, l *line) error {
 				w.settled <- s
 			})
 		}
-		if (len(items) == 0 || l.pause > 0) && !w.idle(ctx, l) {
+		if n.name == outbox.Bulk && len(items) < slots {
+			n.next = time.Now().Add(bulkInterval)
+			if len(items) > 0 {
+				n.pause = bulkInterval
+			}
+		}
+		if (len(items) == 0 || n.pause > 0) && !w.idle(ctx, l, n) {
 			return nil
 		}
 	}
@@ -300,99 +325,75 @@ func roomy(i int) byte {
 	return room[i]
 }
 
-// end gives an evaluation's slot back. Bulk work that waits for one of its own is told.
-func (l *line) end(lane outbox.Lane) {
+// end gives an evaluation's slot back to the lane that took it.
+func (l *line) end(n *lane) {
 	l.under.Add(-1)
-	if lane == outbox.Bulk {
-		l.ofBulk.Add(-1)
-	}
-	<-l.slots
-	if lane == outbox.Bulk && l.bulkCut.CompareAndSwap(true, false) {
-		l.ring()
-	}
+	l.slots.end(n.name)
 }
 
 // giveBack releases items that were claimed while the worker was told to stop.
-func (w *Worker) giveBack(l *line, items []*item) {
+func (w *Worker) giveBack(l *line, n *lane, items []*item) {
 	for _, it := range items {
 		crashpoint.Pass(crashpoint.StopGivingBack)
-		if it.Lane == outbox.Bulk {
-			l.ofBulk.Add(-1)
-		}
 		w.settled <- settlement{item: it, release: true}
-		<-l.slots
+		l.slots.end(n.name)
 	}
 }
 
 // idle waits for a hint, for the gate to open, or for the next poll. It reports false when ctx has ended.
-func (w *Worker) idle(ctx context.Context, l *line) bool {
+func (w *Worker) idle(ctx context.Context, l *line, n *lane) bool {
+	l.slots.rest(n.name)
 	pause := w.PollInterval + rand.N(w.PollInterval/4+1) //nolint:gosec // jitter
 	if wait := l.wait(time.Now()); wait > 0 {
 		pause = min(pause, wait)
 	}
-	if l.pause > 0 {
-		pause = min(pause, l.pause)
+	if n.pause > 0 {
+		pause = min(pause, n.pause)
 	}
-	timer := time.NewTimer(pause)
+	least := time.Until(n.next)
+	timer := time.NewTimer(max(pause, least))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-l.wake:
 	case <-timer.C:
+	case <-n.wake:
+		if least > 0 {
+			sleep(ctx, time.Until(n.next))
+		}
 	}
 	return ctx.Err() == nil
 }
 
-// takeSlots takes all free slots, at least one; none when ctx has ended. When less than half are free it lingers for
-// more.
-func (w *Worker) takeSlots(ctx context.Context, l *line) int {
-	select {
-	case <-ctx.Done():
-		return 0
-	case l.slots <- struct{}{}:
+// takeSlots takes the slots that a lane may have, at least one; none when ctx has ended. While there is more work than
+// slots it lingers until half of them are free.
+func (w *Worker) takeSlots(ctx context.Context, l *line, n *lane) int {
+	least := 1
+	if l.slots.busy(n.name) {
+		least = max(1, min(l.slots.reach(n.name), claimMost)/2)
 	}
-	most := min(cap(l.slots), claimMost)
-	taken := takeFree(l.slots, 1, most)
-	if taken < most/2 {
-		timer := time.NewTimer(lingerMost)
-		defer timer.Stop()
-	linger:
-		for taken < most/2 {
-			select {
-			case l.slots <- struct{}{}:
-				taken++
-				continue
-			case <-ctx.Done():
-			case <-timer.C:
-			}
-			break linger
-		}
-		taken = takeFree(l.slots, taken, most)
-	}
-	if ctx.Err() != nil {
-		for range taken {
-			<-l.slots
-		}
-		return 0
-	}
-	return taken
-}
-
-// takeFree takes free slots until most are taken, without waiting.
-func takeFree(slots chan struct{}, taken, most int) int {
-	for ; taken < most; taken++ {
-		select {
-		case slots <- struct{}{}:
-		default:
+	var linger <-chan time.Time
+	for ctx.Err() == nil {
+		taken, free := l.slots.take(n.name, least, claimMost)
+		if taken > 0 {
 			return taken
 		}
+		if free && linger == nil {
+			timer := time.NewTimer(lingerMost)
+			defer timer.Stop()
+			linger = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-l.slots.freed[n.name]:
+		case <-linger:
+			least = 1
+		}
 	}
-	return taken
+	return 0
 }
 
-// claim leases up to most rows of a route, or the one row of its probe.
-func (w *Worker) claim(ctx context.Context, l *line, most int) (items []*item, err error) {
+// claim leases up to most rows of a lane, or the one row of its route's probe, be it of the other lane.
+func (w *Worker) claim(ctx context.Context, l *line, n *lane, most int) (items []*item, err error) {
 	// A claim that was committed must be known here, so stopping does not cut it short.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -400,88 +401,61 @@ func (w *Worker) claim(ctx context.Context, l *line, most int) (items []*item, e
 	w.claiming.RLock()
 	defer w.claiming.RUnlock()
 	state := *l.state.Load()
-	l.pause = 0
+	n.pause = 0
 	if state.Paused || l.wait(time.Now()) > 0 || l.suspect.Load() > 0 {
 		return nil, nil
 	}
+	if state.State != route.Closed {
+		if n.name == outbox.Bulk {
+			return nil, nil
+		}
+		return w.claimProbe(ctx, l, state)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	ctx, span := w.startClaim(ctx, l)
 	defer func() { endClaim(span, len(items), err) }()
-	if state.State == route.Closed {
-		if state.Metered() {
-			return w.claimMetered(ctx, l, most, uuid.Nil)
-		}
-		rows, err := l.claimLanes(ctx, most, (*outbox.Claimer).Claim)
-		items, versionErr := w.begin(ctx, l, rows, terms{})
-		return items, errors.Join(err, versionErr)
+	if state.Metered() {
+		return w.claimMetered(ctx, l, n, most, uuid.Nil)
 	}
+	rows, err := n.claimer.Claim(ctx, most)
+	items, versionErr := w.begin(ctx, l, rows, terms{})
+	return items, errors.Join(err, versionErr)
+}
+
+// claimProbe leases the one row whose call shows whether a route is back: live work, if there is any.
+func (w *Worker) claimProbe(ctx context.Context, l *line, state route.Route) (items []*item, err error) {
+	ctx, span := w.startClaim(ctx, l)
+	defer func() { endClaim(span, len(items), err) }()
 	probe, ok, err := w.gate.BeginProbe(ctx, l.name, 2*state.CallTimeout)
 	if err != nil || !ok {
 		return nil, err
 	}
 	crashpoint.Pass(crashpoint.ProbeBegun)
 	slog.InfoContext(ctx, "probing a route", slog.String("route", l.name), slog.String("reason", state.Reason))
+	for _, n := range l.lanes() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+	}
 	if state.Metered() {
-		items, err := w.claimMetered(ctx, l, 1, probe)
+		items, err := w.claimMetered(ctx, l, l.live, 1, probe)
 		if len(items) == 0 {
 			err = errors.Join(err, w.gate.CancelProbe(ctx, l.name, probe))
 		}
 		return items, err
 	}
-	rows, err := l.claimLanes(ctx, 1, (*outbox.Claimer).Claim)
+	rows, err := l.live.claimer.Claim(ctx, 1)
+	if err == nil && len(rows) == 0 {
+		rows, err = l.bulk.claimer.Claim(ctx, 1)
+	}
 	if err != nil || len(rows) == 0 {
 		return nil, errors.Join(err, w.gate.CancelProbe(ctx, l.name, probe))
 	}
 	return w.begin(ctx, l, rows, terms{probe: probe})
 }
 
-const (
-	// bulkShare is the part of a route's claims that bulk work is sure of while live work waits.
-	bulkShare = 0.2
-	// liveReserve is the part of a route's slots that bulk work leaves free.
-	liveReserve = 0.2
-	// bulkInterval is how often an empty bulk lane is looked at.
-	bulkInterval = 250 * time.Millisecond
-)
-
-// claimLanes claims live work first, less the share that bulk work has saved up. A lane that had less than was
-// asked of it leaves the rest to the other.
-func (l *line) claimLanes(ctx context.Context, most int, claim claimer) ([]outbox.Claimed, error) {
-	l.credit = min(l.credit+float64(most)*bulkShare, float64(most))
-	room := l.bulkRoom()
-	l.bulkCut.Store(room < most)
-	rows, err := l.claimBulk(ctx, min(int(l.credit), room), claim)
-	if err != nil {
-		return rows, err
-	}
-	l.credit -= float64(len(rows))
-	room -= len(rows)
-	live, err := claim(l.live, ctx, most-len(rows))
-	rows = append(rows, live...)
-	if err != nil {
-		return rows, err
-	}
-	rest, err := l.claimBulk(ctx, min(most-len(rows), room), claim)
-	return append(rows, rest...), err
-}
-
-// bulkRoom is how much bulk work may be begun. It never has all slots: live work would wait for a call of it to end.
-func (l *line) bulkRoom() int {
-	return max(0, max(1, int(float64(cap(l.slots))*(1-liveReserve)))-int(l.ofBulk.Load()))
-}
-
-// claimer is how a lane is claimed: by [outbox.Claimer.Claim], or within limits.
-type claimer func(lane *outbox.Claimer, ctx context.Context, most int) ([]outbox.Claimed, error)
-
-func (l *line) claimBulk(ctx context.Context, most int, claim claimer) ([]outbox.Claimed, error) {
-	if most == 0 || time.Now().Before(l.bulkAt) {
-		return nil, nil
-	}
-	rows, err := claim(l.bulk, ctx, most)
-	if len(rows) < most {
-		l.bulkAt = time.Now().Add(bulkInterval)
-	}
-	return rows, err
-}
+// bulkInterval is how often a bulk lane is looked at that had less than was asked of it.
+const bulkInterval = 250 * time.Millisecond
 
 // begin takes claimed rows into this worker's care.
 func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t terms) ([]*item, error) {
@@ -504,9 +478,6 @@ func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t te
 			continue
 		}
 		it.version = v
-		if it.Lane == outbox.Bulk {
-			l.ofBulk.Add(1)
-		}
 		w.startSpan(ctx, it)
 		items = append(items, it)
 	}

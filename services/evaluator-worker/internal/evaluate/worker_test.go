@@ -285,6 +285,31 @@ func TestLiveWorkFindsASlotBesideBulkWork(t *testing.T) {
 	r.check()
 }
 
+// A claim of bulk work that takes long delays no live work.
+func TestLiveWorkDoesNotWaitForAClaimOfBulkWork(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
+	r.exec(`CREATE TRIGGER hold BEFORE UPDATE ON evaluation_outbox FOR EACH ROW WHEN (NEW.lane = 'bulk') EXECUTE FUNCTION hold()`)
+	held, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Exec(t.Context(), "SELECT pg_advisory_xact_lock(1)"); err != nil {
+		t.Fatal(err)
+	}
+	r.create(outbox.Bulk, 0, 5)
+	r.start()
+	r.until(1, "(SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted LIMIT 1) waiting")
+	r.create(outbox.Live, 1000, 1005)
+	r.until(5, "evaluation_result")
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.until(10, "evaluation_result")
+	r.check()
+}
+
 // Every ticket that an evaluation serves is linked to its trace, followers that came during the call included.
 func TestFollowersAreLinked(t *testing.T) {
 	t.Parallel()
