@@ -41,6 +41,9 @@ func TestRollingUpgrade(t *testing.T) {
 	early := u.migrate()
 	u.serving()
 	u.roll(u.next, early, workerKilled)
+	if err := u.stack.Migrate(t.Context()); err != nil {
+		t.Errorf("migrate up of the old release, on the schema of the next: %v", err)
+	}
 	u.roll(u.stack, nil, apiKilled)
 	stop()
 	u.drain(u.everybody...)
