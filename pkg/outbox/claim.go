@@ -88,8 +88,9 @@ func (a *Allowance) take(rows []outboxsql.ClaimWithinRow) {
 // Claimer claims the work of one route and lane, oldest first. It remembers how far it has come: claimed rows
 // leave dead entries at the front of the index, which no vacuum removes while an old snapshot is held, and
 // starting behind them keeps a claim as cheap as its batch. Rows that appear further back (a transaction that
-// committed late, a retry) are found by starting from the beginning again, at the latest every two seconds, and
-// sooner when that is cheap. A Claimer is for one goroutine.
+// committed late, work that was given back) are found by starting from the beginning again. That takes a fiftieth of the
+// time at the most: it happens at once where little lies there, and every few seconds where a snapshot keeps a million of
+// dead entries. A Claimer is for one goroutine.
 type Claimer struct {
 	db     postgres.Beginner
 	route  string
@@ -97,16 +98,20 @@ type Claimer struct {
 	worker string
 	lease  time.Duration
 
-	from     time.Time // the lowest due time of the last batch; zero starts from the beginning
-	rescanAt time.Time // when to start from the beginning again
-	now      func() time.Time
+	after  position  // of the last row claimed; zero starts from the beginning
+	lookAt time.Time // when to start from the beginning again
+	passed bool      // the last claim did not start there, and had less than was asked of it
+	now    func() time.Time
 }
 
-const (
-	rescanInterval = 2 * time.Second
-	// rescanShare bounds the time spent in walking over dead entries to 1/20 of all.
-	rescanShare = 20
-)
+// position is a row's place in the order of claims.
+type position struct {
+	at  time.Time
+	key string
+}
+
+// lookShare bounds the time spent in walking over what lies behind the last claim to a fiftieth of all.
+const lookShare = 50
 
 // NewClaimer makes a claimer whose leases belong to worker and last for lease.
 func NewClaimer(db postgres.Beginner, route string, lane Lane, worker string, lease time.Duration) *Claimer {
@@ -114,14 +119,14 @@ func NewClaimer(db postgres.Beginner, route string, lane Lane, worker string, le
 }
 
 // Claim leases up to most due rows, and opens a ledger row, in the same commit, for each that needs a call. An
-// empty result means that nothing was found from where the claimer started, and that it will start from the
-// beginning as soon as that is due.
+// empty result means that nothing was found from where the claimer started; [Claimer.Unseen] says when it is worth to
+// ask again.
 func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 	if most <= 0 {
 		return nil, nil
 	}
 	began := c.now()
-	from := c.start(began)
+	after := c.start(began)
 	var rows []outboxsql.ClaimRow
 	err := postgres.InTx(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
 		q := outboxsql.New(tx)
@@ -130,7 +135,7 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 		}
 		var err error
 		rows, err = q.Claim(ctx, outboxsql.ClaimParams{
-			Route: c.route, Lane: string(c.lane), FromAt: from, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
+			Route: c.route, Lane: string(c.lane), AfterAt: after.at, AfterKey: after.key, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
 		})
 		crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
 		return err
@@ -138,26 +143,26 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
-	c.advance(began, from, rows)
+	c.advance(began, after, rows, most)
 	return c.claimed(rows), nil
 }
 
 // ClaimWithin is Claim in the caller's transaction, for calls that must not take more than a allows. Work whose answer
 // is known takes nothing of it. The claimer goes on from where it came also when the transaction is not committed, and
-// finds what it left within two seconds.
+// finds what it left when it starts from the beginning again.
 func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allowance) ([]Claimed, error) {
 	most = min(most, a.Calls)
 	if most <= 0 {
 		return nil, nil
 	}
 	began := c.now()
-	from := c.start(began)
+	after := c.start(began)
 	q := outboxsql.New(tx)
 	if err := q.PlanClaim(ctx); err != nil {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
 	within, err := q.ClaimWithin(ctx, outboxsql.ClaimWithinParams{
-		Route: c.route, Lane: string(c.lane), FromAt: from, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
+		Route: c.route, Lane: string(c.lane), AfterAt: after.at, AfterKey: after.key, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
 		Tokens: a.Tokens, TokensFull: a.TokensFull, TokenRatio: a.TokenRatio, Budget: a.Budget, FixedBytes: int32(a.FixedBytes),
 	})
 	if err != nil {
@@ -177,7 +182,7 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 		}
 	}
 	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
-	c.advance(began, from, rows)
+	c.advance(began, after, rows, most)
 	all := c.claimed(rows)
 	for i := range all {
 		if all[i].CallID != uuid.Nil {
@@ -187,24 +192,35 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 	return all, nil
 }
 
-// start is where a claim that begins now starts: at the beginning, the zero time, when that is due.
-func (c *Claimer) start(now time.Time) time.Time {
-	if !now.Before(c.rescanAt) {
-		return time.Time{}
+// start is where a claim that begins now starts: at the beginning, the zero position, when that is due.
+func (c *Claimer) start(now time.Time) position {
+	if !now.Before(c.lookAt) {
+		return position{}
 	}
-	return c.from
+	return c.after
 }
 
 // advance remembers how far a claim has come.
-func (c *Claimer) advance(began, from time.Time, rows []outboxsql.ClaimRow) {
-	if from.IsZero() {
-		c.rescanAt = began.Add(min(rescanShare*c.now().Sub(began), rescanInterval))
+func (c *Claimer) advance(began time.Time, after position, rows []outboxsql.ClaimRow, most int) {
+	if after == (position{}) {
+		c.lookAt = began.Add(lookShare * c.now().Sub(began))
 	}
 	for i, r := range rows {
-		if i == 0 || r.AvailableAt.Before(c.from) {
-			c.from = r.AvailableAt
+		p := position{r.AvailableAt, r.IdempotencyKey}
+		if i == 0 || p.at.After(c.after.at) || p.at.Equal(c.after.at) && p.key > c.after.key {
+			c.after = p
 		}
 	}
+	c.passed = after != position{} && len(rows) < most
+}
+
+// Unseen is how long it takes until there may be work that the last claim has passed over, when it had less than was asked
+// of it; zero when it has seen all that there was.
+func (c *Claimer) Unseen() time.Duration {
+	if !c.passed {
+		return 0
+	}
+	return max(1, c.lookAt.Sub(c.now()))
 }
 
 func (c *Claimer) claimed(rows []outboxsql.ClaimRow) []Claimed {

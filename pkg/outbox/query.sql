@@ -62,7 +62,7 @@ WITH picked AS MATERIALIZED (
   SELECT q.ctid::tid AS place
   FROM evaluation_outbox q
   WHERE q.route = @route AND q.lane = @lane AND q.status = 'pending'
-    AND q.available_at >= @from_at AND q.available_at <= now()
+    AND (q.available_at, q.idempotency_key) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_key)::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
   LIMIT @most
   FOR NO KEY UPDATE SKIP LOCKED
@@ -107,7 +107,7 @@ WITH picked AS MATERIALIZED (
   SELECT q.idempotency_key, q.available_at, q.ticket_id, q.version_id
   FROM evaluation_outbox q
   WHERE q.route = @route AND q.lane = @lane AND q.status = 'pending'
-    AND q.available_at >= @from_at AND q.available_at <= now()
+    AND (q.available_at, q.idempotency_key) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_key)::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
   LIMIT @most
   FOR NO KEY UPDATE SKIP LOCKED

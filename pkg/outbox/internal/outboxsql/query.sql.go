@@ -83,14 +83,14 @@ WITH picked AS MATERIALIZED (
   SELECT q.ctid::tid AS place
   FROM evaluation_outbox q
   WHERE q.route = $1 AND q.lane = $2 AND q.status = 'pending'
-    AND q.available_at >= $3 AND q.available_at <= now()
+    AND (q.available_at, q.idempotency_key) > ($3::timestamptz, $4::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
-  LIMIT $4
+  LIMIT $5
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE evaluation_outbox o
   SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
-      locked_by = $5::text, locked_until = now() + make_interval(secs => $6::float8)
+      locked_by = $6::text, locked_until = now() + make_interval(secs => $7::float8)
   WHERE o.ctid = ANY (ARRAY(SELECT place FROM picked))
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
@@ -123,7 +123,8 @@ JOIN ticket t ON t.id = k.ticket_id
 type ClaimParams struct {
 	Route        string
 	Lane         string
-	FromAt       time.Time
+	AfterAt      time.Time
+	AfterKey     string
 	Most         int32
 	Worker       string
 	LeaseSeconds float64
@@ -155,7 +156,8 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 	rows, err := q.db.Query(ctx, claim,
 		arg.Route,
 		arg.Lane,
-		arg.FromAt,
+		arg.AfterAt,
+		arg.AfterKey,
 		arg.Most,
 		arg.Worker,
 		arg.LeaseSeconds,
@@ -201,12 +203,12 @@ WITH picked AS MATERIALIZED (
   SELECT q.idempotency_key, q.available_at, q.ticket_id, q.version_id
   FROM evaluation_outbox q
   WHERE q.route = $1 AND q.lane = $2 AND q.status = 'pending'
-    AND q.available_at >= $3 AND q.available_at <= now()
+    AND (q.available_at, q.idempotency_key) > ($3::timestamptz, $4::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
-  LIMIT $4
+  LIMIT $5
   FOR NO KEY UPDATE SKIP LOCKED
 ), version AS MATERIALIZED (
-  SELECT v.id, octet_length(v.prompt) + 2 * octet_length(v.departments::text) + $5::int AS bytes,
+  SELECT v.id, octet_length(v.prompt) + 2 * octet_length(v.departments::text) + $6::int AS bytes,
          0.000001 * greatest(1.25 * v.input_usd_per_mtok, v.cached_input_usd_per_mtok) AS input_usd,
          0.000001 * v.max_output_tokens * v.output_usd_per_mtok AS output_usd
   FROM evaluator_version v
@@ -230,13 +232,13 @@ WITH picked AS MATERIALIZED (
   WINDOW oldest AS (ORDER BY p.available_at, p.idempotency_key)
 ), judged AS MATERIALIZED (
   SELECT s.idempotency_key, s.available_at, s.tokens, s.usd,
-         (s.all_tokens * $6::float8 <= $7::float8 OR $8::boolean AND s.calls <= 1)
-           AND ($9::numeric IS NULL OR s.all_usd <= $9::numeric) AS fits
+         (s.all_tokens * $7::float8 <= $8::float8 OR $9::boolean AND s.calls <= 1)
+           AND ($10::numeric IS NULL OR s.all_usd <= $10::numeric) AS fits
   FROM sized s
 ), claimed AS (
   UPDATE evaluation_outbox o
   SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
-      locked_by = $10::text, locked_until = now() + make_interval(secs => $11::float8)
+      locked_by = $11::text, locked_until = now() + make_interval(secs => $12::float8)
   FROM judged j
   WHERE o.idempotency_key = j.idempotency_key AND j.fits
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
@@ -252,7 +254,7 @@ WITH picked AS MATERIALIZED (
   ) s ON true
 ), opened AS (
   INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, job_id, charged_usd)
-  SELECT call_id, idempotency_key, version_id, lease_id, attempts, job_id, CASE WHEN $9::numeric IS NOT NULL THEN usd END
+  SELECT call_id, idempotency_key, version_id, lease_id, attempts, job_id, CASE WHEN $10::numeric IS NOT NULL THEN usd END
   FROM known
   WHERE call_id IS NOT NULL
 ), short AS MATERIALIZED (
@@ -276,7 +278,8 @@ LEFT JOIN ticket t ON t.id = k.ticket_id
 type ClaimWithinParams struct {
 	Route        string
 	Lane         string
-	FromAt       time.Time
+	AfterAt      time.Time
+	AfterKey     string
 	Most         int32
 	FixedBytes   int32
 	TokenRatio   float64
@@ -320,7 +323,8 @@ func (q *Queries) ClaimWithin(ctx context.Context, arg ClaimWithinParams) ([]Cla
 	rows, err := q.db.Query(ctx, claimWithin,
 		arg.Route,
 		arg.Lane,
-		arg.FromAt,
+		arg.AfterAt,
+		arg.AfterKey,
 		arg.Most,
 		arg.FixedBytes,
 		arg.TokenRatio,

@@ -350,6 +350,9 @@ func (w *Worker) idle(ctx context.Context, l *line, n *lane) bool {
 	if n.pause > 0 {
 		pause = min(pause, n.pause)
 	}
+	if unseen := n.unseen(); unseen > 0 {
+		pause = min(pause, unseen)
+	}
 	least := time.Until(n.next)
 	timer := time.NewTimer(max(pause, least))
 	defer timer.Stop()
@@ -362,6 +365,12 @@ func (w *Worker) idle(ctx context.Context, l *line, n *lane) bool {
 		}
 	}
 	return ctx.Err() == nil
+}
+
+func (n *lane) unseen() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.claimer.Unseen()
 }
 
 // takeSlots takes the slots that a lane may have, at least one; none when ctx has ended. While there is more work than
