@@ -209,6 +209,24 @@ test-images: ## Build all images twice, in two places, and compare, unpack and r
 test-manifests: ## Render the Kubernetes manifests and compose.yaml, and look for every name that they give.
 	GOWORK=off go -C deploy/kubernetes/validate test -count=1 -timeout=30m .
 
+# A control plane of Kubernetes, and nodes that are played. Both are large, and are built once for each version.
+
+tool = $(BIN)/$(1)-$(shell cat $(wildcard deploy/tools/$(1)/*) | sha256sum | cut -c1-12)
+controlplane := $(call tool,controlplane)
+kwok := $(call tool,kwok)
+kubernetes := k8s.io/component-base/version
+
+.PHONY: test-kubernetes
+test-kubernetes: ## Apply the manifests to a real Kubernetes control plane. The first time it is built: 10 to 30 minutes.
+	@.ci/require postgres
+	@build() { echo "building $${2##*/} from source"; CGO_ENABLED=0 GOWORK=off nice -n 19 go -C "$$1" build -o "$$2" "$${@:3}"; }; \
+	{ [[ -x $(controlplane) ]] || build deploy/tools/controlplane $(controlplane) \
+		-ldflags '-s -w -X $(kubernetes).gitVersion=v1.37.2 -X $(kubernetes).gitMajor=1 -X $(kubernetes).gitMinor=37' .; } && \
+	{ [[ -x $(kwok) ]] || build deploy/tools/kwok $(kwok) -ldflags '-s -w' sigs.k8s.io/kwok/cmd/kwok; } || \
+		{ echo '*** SKIPPED: the control plane cannot be built here, and nobody has applied the manifests ***' >&2; exit 0; }; \
+	EVALONCE_TEST_CONTROLPLANE=$(controlplane) EVALONCE_TEST_KWOK=$(kwok) GOWORK=off \
+		go -C deploy/kubernetes/clustertest test -count=1 -shuffle=on -timeout=30m $(TESTFLAGS) .
+
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
 	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules -exec rm -rf {} +; fi
