@@ -150,8 +150,7 @@ func (b *balancer) send(ctx context.Context, method, path, token, key string, bo
 	}
 }
 
-// neverTaken says that no server has read the request: nobody listens, or a listener has ended with the connection in its
-// queue.
+// neverTaken says that nobody has begun to answer: nobody listens, or the listener has ended with the connection in its queue.
 func neverTaken(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -174,7 +173,10 @@ func (b *balancer) sendTo(ctx context.Context, r *replica, method, path, token, 
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+	if err != nil {
+		return 0, nil, fmt.Errorf("an answer was cut: %v", err) //nolint:errorlint // it is none of those that may be
+	}
+	return resp.StatusCode, answer, nil
 }
 
 // operator looks at the routes, through admin, all the time.
