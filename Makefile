@@ -234,7 +234,7 @@ test-kubernetes: ## Apply the manifests to a real Kubernetes control plane. The 
 	{ [[ -x $(kwok) ]] || build deploy/tools/kwok $(kwok) -ldflags '-s -w' sigs.k8s.io/kwok/cmd/kwok; } || \
 		{ echo '*** SKIPPED: the control plane cannot be built here, and nobody has applied the manifests ***' >&2; exit 0; }; \
 	EVALONCE_TEST_CONTROLPLANE=$(controlplane) EVALONCE_TEST_KWOK=$(kwok) GOWORK=off \
-		go -C deploy/kubernetes/clustertest test -count=1 -shuffle=on -timeout=30m $(TESTFLAGS) .
+		go -C deploy/kubernetes/clustertest test -count=1 -shuffle=on -parallel=16 -timeout=30m $(TESTFLAGS) .
 
 .PHONY: clean
 clean: ## Remove what was built, but for the tools and a Postgres from npm.
