@@ -315,6 +315,46 @@ func TestExtendPassesLockedRows(t *testing.T) {
 	}
 }
 
+// A heartbeat moves the row that Finish waits for.
+func TestFinishFindsWhatHasMoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.enqueue(0, 3)
+	claimed := w.claim("a", 3)
+	heartbeat, err := w.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = heartbeat.Rollback(context.WithoutCancel(t.Context())) }()
+	if lost, err := outbox.Extend(t.Context(), heartbeat, "a", []uuid.UUID{claimed[1].ID}, time.Minute); err != nil || len(lost) != 0 {
+		t.Fatalf("lost %v, %v", lost, err)
+	}
+	finished := make(chan map[content.Key]bool)
+	go func() {
+		defer close(finished)
+		w.tx(func(ctx context.Context, tx pgx.Tx) error {
+			var leases []outbox.Lease
+			for _, c := range claimed {
+				leases = append(leases, c.Lease)
+			}
+			keys, err := outbox.Finish(ctx, tx, leases)
+			finished <- keys
+			return err
+		})
+	}()
+	w.untilSomeoneWaits()
+	if err := heartbeat.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if keys := <-finished; len(keys) != 3 {
+		t.Errorf("finished %v, want all three", keys)
+	}
+	<-finished
+	if n := get[int](w, "SELECT count(*) FROM evaluation_outbox"); n != 0 {
+		t.Errorf("%d rows of finished work are left", n)
+	}
+}
+
 func TestReleaseUndoesAClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

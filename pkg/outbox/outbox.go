@@ -154,12 +154,26 @@ func Finish(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]boo
 	if len(leases) == 0 {
 		return nil, nil
 	}
+	q := outboxsql.New(tx)
 	keys, ids := split(leases)
-	deleted, err := outboxsql.New(tx).Finish(ctx, outboxsql.FinishParams{Keys: keys, Leases: ids})
+	owned, err := q.Finish(ctx, outboxsql.FinishParams{Keys: keys, Leases: ids})
 	if err != nil {
 		return nil, fmt.Errorf("finish %d evaluations: %w", len(leases), err)
 	}
-	return keySet(deleted), nil
+	finished := make(map[content.Key]bool, len(owned))
+	var moved []string
+	for _, o := range owned {
+		finished[content.Key(o.IdempotencyKey)] = true
+		if !o.Deleted {
+			moved = append(moved, o.IdempotencyKey)
+		}
+	}
+	if len(moved) > 0 {
+		if err := q.FinishMoved(ctx, moved); err != nil {
+			return nil, fmt.Errorf("finish %d evaluations that have moved: %w", len(moved), err)
+		}
+	}
+	return finished, nil
 }
 
 // Release gives back work that never started: its attempt is refunded and its open call closed as unsent.

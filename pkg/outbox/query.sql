@@ -209,22 +209,30 @@ ORDER BY o.idempotency_key;
 -- name: Finish :many
 -- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now stays;
 -- that worker, or the next claim, finds the result. It is locked all the same, so that a burial by that worker
--- comes before this transaction, or sees its result. The keys deleted come back.
+-- comes before this transaction, or sees its result. The keys that are owned come back. What has moved while its lock was
+-- waited for is not deleted yet: this statement does not see its new place.
 WITH locked AS MATERIALIZED (
-  SELECT o.idempotency_key, o.lease_id -- as they are once the lock is had
+  SELECT o.ctid::tid AS place, o.idempotency_key, o.lease_id -- as they are once the lock is had
   FROM evaluation_outbox o
   WHERE o.idempotency_key = ANY (@keys::text[])
   ORDER BY o.idempotency_key
   FOR UPDATE
 ), owned AS MATERIALIZED (
-  SELECT l.idempotency_key
+  SELECT l.place, l.idempotency_key
   FROM locked l
   JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = l.idempotency_key
   WHERE l.lease_id = u.lease OR l.lease_id IS NULL
+), deleted AS (
+  DELETE FROM evaluation_outbox o
+  WHERE o.ctid = ANY (ARRAY(SELECT place FROM owned))
+  RETURNING o.idempotency_key
 )
-DELETE FROM evaluation_outbox o
-WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
-RETURNING o.idempotency_key;
+SELECT w.idempotency_key, (w.idempotency_key IN (SELECT d.idempotency_key FROM deleted d))::boolean AS deleted
+FROM owned w;
+
+-- name: FinishMoved :exec
+-- What Finish has locked and not found again.
+DELETE FROM evaluation_outbox WHERE idempotency_key = ANY (@keys::text[]);
 
 -- name: Retry :many
 -- Back to pending. A refund takes the attempt back; unknown counts a call of unknown outcome.

@@ -475,20 +475,23 @@ func (q *Queries) Extend(ctx context.Context, arg ExtendParams) ([]uuid.UUID, er
 
 const finish = `-- name: Finish :many
 WITH locked AS MATERIALIZED (
-  SELECT o.idempotency_key, o.lease_id -- as they are once the lock is had
+  SELECT o.ctid::tid AS place, o.idempotency_key, o.lease_id -- as they are once the lock is had
   FROM evaluation_outbox o
   WHERE o.idempotency_key = ANY ($1::text[])
   ORDER BY o.idempotency_key
   FOR UPDATE
 ), owned AS MATERIALIZED (
-  SELECT l.idempotency_key
+  SELECT l.place, l.idempotency_key
   FROM locked l
   JOIN ROWS FROM (unnest($1::text[]), unnest($2::uuid[])) AS u(key, lease) ON u.key = l.idempotency_key
   WHERE l.lease_id = u.lease OR l.lease_id IS NULL
+), deleted AS (
+  DELETE FROM evaluation_outbox o
+  WHERE o.ctid = ANY (ARRAY(SELECT place FROM owned))
+  RETURNING o.idempotency_key
 )
-DELETE FROM evaluation_outbox o
-WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
-RETURNING o.idempotency_key
+SELECT w.idempotency_key, (w.idempotency_key IN (SELECT d.idempotency_key FROM deleted d))::boolean AS deleted
+FROM owned w
 `
 
 type FinishParams struct {
@@ -496,27 +499,43 @@ type FinishParams struct {
 	Leases []uuid.UUID
 }
 
+type FinishRow struct {
+	IdempotencyKey string
+	Deleted        bool
+}
+
 // Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now stays;
 // that worker, or the next claim, finds the result. It is locked all the same, so that a burial by that worker
-// comes before this transaction, or sees its result. The keys deleted come back.
-func (q *Queries) Finish(ctx context.Context, arg FinishParams) ([]string, error) {
+// comes before this transaction, or sees its result. The keys that are owned come back. What has moved while its lock was
+// waited for is not deleted yet: this statement does not see its new place.
+func (q *Queries) Finish(ctx context.Context, arg FinishParams) ([]FinishRow, error) {
 	rows, err := q.db.Query(ctx, finish, arg.Keys, arg.Leases)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []FinishRow
 	for rows.Next() {
-		var idempotency_key string
-		if err := rows.Scan(&idempotency_key); err != nil {
+		var i FinishRow
+		if err := rows.Scan(&i.IdempotencyKey, &i.Deleted); err != nil {
 			return nil, err
 		}
-		items = append(items, idempotency_key)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	return items, nil
+}
+
+const finishMoved = `-- name: FinishMoved :exec
+DELETE FROM evaluation_outbox WHERE idempotency_key = ANY ($1::text[])
+`
+
+// What Finish has locked and not found again.
+func (q *Queries) FinishMoved(ctx context.Context, keys []string) error {
+	_, err := q.db.Exec(ctx, finishMoved, keys)
+	return err
 }
 
 const follow = `-- name: Follow :many
