@@ -127,7 +127,7 @@ func TestReplaysOnTheCommandLine(t *testing.T) {
 	if got := o.must("replay", "list"); strings.Count(got.out, "\n") != 1 {
 		t.Errorf("a replay was begun: %s", got.out)
 	}
-	o.answers("y\n", "dead", "replay", "--of", "refusal", "--mode", "recall", "--canary", "1", "--watch").
+	o.answers("y\n", "dead", "replay", "--of", "refusal", "--mode", "recall", "--canary", "1", "--wait").
 		shows(t, "paused: canary", "replayed", "remaining", "Estimated cost, US$")
 	var list struct {
 		Replays []struct {
@@ -148,7 +148,7 @@ func TestReplaysOnTheCommandLine(t *testing.T) {
 	o.runs("replay", "cancel", id, "--yes").want(t, exitConflict, "is done and cannot become canceled")
 	o.runs("replay", "pause", "01932c07-209c-7000-8000-000000000000").want(t, exitNotFound, "no such job")
 
-	o.must("dead", "replay", "--all", "--mode", "revalidate", "--yes", "--watch").shows(t, "no response", "Selected", "2")
+	o.must("dead", "replay", "--all", "--mode", "revalidate", "--yes", "--wait").shows(t, "no response", "Selected", "2")
 	o.must("dead", "replay", "--class", "transient", "--mode", "recall", "--rate", "0.001", "--yes").shows(t, "evalctl replay watch")
 	o.decodes(&list, "replay", "list", "--limit", "1")
 	o.must("replay", "pause", list.Replays[0].ID).shows(t, "is paused")

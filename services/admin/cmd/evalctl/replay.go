@@ -47,13 +47,13 @@ func (c *cli) deadReplay() *cobra.Command {
 	var f deadFilter
 	var mode replayMode
 	request := &adminv1.ReplayDeadLettersRequest{}
-	var yes, watch bool
+	var yes, wait bool
 	cmd := &cobra.Command{
 		Use: "replay [KEY...] --mode MODE", Short: "Make dead letters due again",
 		Long: "Make dead letters due again, as a job. With --mode revalidate their stored responses are\n" +
 			"judged again, which costs nothing; what has none is skipped. With --mode recall the model\n" +
 			"is called again, which is paid again. It asks first, with what it will cost.",
-		Example: `  evalctl dead replay --of contract_violation --version triage-2 --mode revalidate --watch
+		Example: `  evalctl dead replay --of contract_violation --version triage-2 --mode revalidate --wait
   evalctl dead replay --of unknown_outcome --mode recall --canary 10 --rate 5 --dry-run
   evalctl dead replay 91e0… --mode recall`,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -84,7 +84,7 @@ func (c *cli) deadReplay() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("begin the replay: %w", err)
 			}
-			if !watch {
+			if !wait {
 				return c.print(r, func(w io.Writer) {
 					if r.GetSelected() == 0 {
 						fmt.Fprintln(w, "no dead letter is selected: there is nothing to replay")
@@ -105,7 +105,7 @@ func (c *cli) deadReplay() *cobra.Command {
 	flags.Int64Var(&request.Limit, "limit", 0, "at most so many, those that died first; 0 takes all")
 	flags.Int64Var(&request.Canary, "canary", 0, "pause when so many are replayed, to see what becomes of them; evalctl replay resume goes on")
 	flags.Float64Var(&request.RatePerSecond, "rate", 0, "make so many due in a second; 0 makes all due at once")
-	flags.BoolVar(&watch, "watch", false, "show its progress until it ends or pauses")
+	flags.BoolVar(&wait, "wait", false, "show its progress until it ends or pauses")
 	flags.BoolVar(&yes, "yes", false, "do not ask")
 	must(cmd.MarkFlagRequired("mode"))
 	modes := []cobra.Completion{"revalidate", "recall"}
