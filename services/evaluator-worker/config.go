@@ -16,7 +16,7 @@ type Config struct {
 	DirectDatabaseURL string        `env:"EVALONCE_DIRECT_DATABASE_URL" secret:"true" help:"Postgres without a pooler between, for LISTEN; defaults to the database URL, and where a pooler answers there to polling alone"`
 	Listen            bool          `env:"EVALONCE_LISTEN" envDefault:"true" help:"wake up on NOTIFY; without it new work is found by polling alone"`
 	Routes            []string      `env:"EVALONCE_ROUTES" help:"provider routes to serve, comma-separated; empty serves all"`
-	Concurrency       int           `env:"EVALONCE_CONCURRENCY" envDefault:"512" help:"calls in flight for each route"`
+	Concurrency       int           `env:"EVALONCE_CONCURRENCY" envDefault:"1000" help:"calls in flight for each route"`
 	Lease             time.Duration `env:"EVALONCE_LEASE" envDefault:"90s" help:"how long work stays with a worker that gives no sign of life; longer than the routes' call timeouts"`
 	PollInterval      time.Duration `env:"EVALONCE_POLL_INTERVAL" envDefault:"1s" help:"how often an idle worker looks for work"`
 	ShutdownGrace     time.Duration `env:"EVALONCE_SHUTDOWN_GRACE" envDefault:"75s" help:"how long running calls may go on once the worker is told to stop"`

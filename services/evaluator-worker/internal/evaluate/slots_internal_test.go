@@ -51,7 +51,7 @@ func TestSlotsAreTakenOnceThereAreEnough(t *testing.T) {
 // While both lanes want more than there is, bulk work gets a fifth, with as few slots as one.
 func TestSlotsAreShared(t *testing.T) {
 	t.Parallel()
-	for _, total := range []int{1, 2, 5, 64, 512} {
+	for _, total := range []int{1, 2, 5, 64, 1000} {
 		s := newSlots(total)
 		got := map[outbox.Lane]int{}
 		var held []outbox.Lane

@@ -52,7 +52,7 @@ type Options struct {
 
 // What a worker does unless it is told otherwise.
 const (
-	DefaultConcurrency  = 512
+	DefaultConcurrency  = 1000
 	DefaultLease        = 90 * time.Second
 	DefaultPollInterval = time.Second
 )
