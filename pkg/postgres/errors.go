@@ -17,6 +17,8 @@ const (
 	statementCompletionUnknown   = "40003"
 	transactionResolutionUnknown = "08007"
 
+	queryCanceled = "57014"
+
 	classConnectionException = "08"
 	classIntegrityConstraint = "23"
 )
@@ -29,6 +31,12 @@ func Retryable(err error) bool {
 	}
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && (pgErr.Code == serializationFailure || pgErr.Code == deadlockDetected)
+}
+
+// TookTooLong reports whether the server gave a statement up: for its timeout, or because somebody canceled it.
+func TookTooLong(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == queryCanceled
 }
 
 // ConstraintViolation returns the name of the constraint that refused a row. The name is empty when what refused

@@ -57,6 +57,27 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
+// What takes long to look up is left out, and holds up nothing else.
+func TestSavingsHoldUpNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow, err := w.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := slow.Exec(t.Context(), "LOCK TABLE evaluation_result IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	taken, shown := look(t, observe.New(w.admin, time.Hour))
+	if !taken {
+		t.Error("no snapshot was taken")
+	}
+	if _, ok := shown[metrics.RouteState+" main closed"]; !ok {
+		t.Errorf("the routes are not shown: %v", shown)
+	}
+}
+
 // work adds evaluations of a state, with columns that it needs.
 func (w *world) work(n int, columns, values string) {
 	w.t.Helper()
