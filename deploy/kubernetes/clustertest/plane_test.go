@@ -1,7 +1,6 @@
 package clustertest_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -28,12 +26,6 @@ import (
 const (
 	controlPlaneVariable = "EVALONCE_TEST_CONTROLPLANE"
 	kwokVariable         = "EVALONCE_TEST_KWOK"
-)
-
-// Where the foreign kinds are defined. deploy/kubernetes/validate has copies of the same versions.
-const (
-	kedaModule               = "github.com/kedacore/keda/v2@v2.21.0"
-	prometheusOperatorModule = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 )
 
 // patience bounds every wait. It is spent only by what fails.
@@ -299,79 +291,6 @@ func (p *plane) startNodes(ctx context.Context) error {
 		return fmt.Errorf("wait for the nodes: %w", err)
 	}
 	return nil
-}
-
-// definitions are the directories of the foreign kinds' definitions.
-func definitions(ctx context.Context) ([]string, error) {
-	var dirs []string
-	for module, dir := range map[string]string{
-		kedaModule: filepath.Join("config", "crd", "bases"), prometheusOperatorModule: filepath.Join("example", "prometheus-operator-crd"),
-	} {
-		source, err := moduleDir(ctx, os.TempDir(), module)
-		if err != nil {
-			return nil, err
-		}
-		dirs = append(dirs, filepath.Join(source, dir))
-	}
-	return dirs, nil
-}
-
-func (p *plane) defineForeignKinds(ctx context.Context) error {
-	dirs, err := definitions(ctx)
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		// One of them is too large for the annotation of a client-side apply.
-		if _, err := p.kubectl(ctx, "apply", "--server-side", "-f", dir); err != nil {
-			return fmt.Errorf("define the foreign kinds: %w", err)
-		}
-	}
-	if _, err := p.kubectl(ctx, "wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout="+patience.String()); err != nil {
-		return fmt.Errorf("wait for the foreign kinds: %w", err)
-	}
-	return nil
-}
-
-// moduleDir is where a module's files are, seen from dir.
-func moduleDir(ctx context.Context, dir, module string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("download %s: %w: %s", module, err, out)
-	}
-	var found struct{ Dir string }
-	if err := json.Unmarshal(out, &found); err != nil {
-		return "", fmt.Errorf("download %s: %w", module, err)
-	}
-	return found.Dir, nil
-}
-
-// kubectl returns what it prints to its standard output. Every warning, the server's and its own, is an error.
-func (p *plane) kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, p.kubectlBin, append([]string{"--kubeconfig=" + p.kubeconfig, "--warnings-as-errors"}, args...)...)
-	return output(cmd)
-}
-
-// shell runs what a document tells an operator to type.
-func (p *plane) shell(ctx context.Context, script string) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig, "PATH="+filepath.Dir(p.kubectlBin)+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	return output(cmd)
-}
-
-func output(cmd *exec.Cmd) (string, error) {
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	if err == nil && strings.Contains(stderr.String(), "Warning") {
-		err = errors.New("it warns")
-	}
-	if err != nil {
-		return stdout.String(), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, stderr.String())
-	}
-	return stdout.String(), nil
 }
 
 // database makes an empty one.
