@@ -58,8 +58,8 @@ func secretsOf(t *testing.T, binary string) []string {
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	for binary, want := range map[string][]string{
-		"ticket-api": {"EVALONCE_API_TOKENS", "EVALONCE_DATABASE_URL", "EVALONCE_WEBHOOK_KEYS"},
-		"admin":      {"EVALONCE_ADMIN_TOKENS", "EVALONCE_DATABASE_URL"},
+		"ticket-api": {"EVALONCE_API_TOKENS", "EVALONCE_DATABASE_URL", "EVALONCE_READ_DATABASE_URL", "EVALONCE_WEBHOOK_KEYS"},
+		"admin":      {"EVALONCE_ADMIN_TOKENS", "EVALONCE_DATABASE_URL", "EVALONCE_READ_DATABASE_URL"},
 		"sweeper":    {"EVALONCE_DATABASE_URL"},
 		"evaluator-worker": {
 			"EVALONCE_ANTHROPIC_API_KEY", "EVALONCE_ANTHROPIC_PROXY_URL", "EVALONCE_DATABASE_URL", "EVALONCE_DIRECT_DATABASE_URL",

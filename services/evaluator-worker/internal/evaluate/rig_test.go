@@ -35,6 +35,7 @@ type rig struct {
 	db      *pgxpool.Pool
 	sim     *providersim.Server
 	version evaluation.Version
+	prepare func(*evaluate.Worker) // before it runs
 	tracer  trace.Tracer
 	text    func(n int) string // the n-th ticket's
 }
@@ -142,7 +143,11 @@ func (r *rig) start(change ...func(*evaluate.Options)) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- evaluate.New(o).Run(ctx) }()
+	w := evaluate.New(o)
+	if r.prepare != nil {
+		r.prepare(w)
+	}
+	go func() { done <- w.Run(ctx) }()
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {

@@ -396,7 +396,7 @@ func (w *Worker) reportRoute(ctx context.Context, l *line, t *tally) error {
 		l.dirty.Store(false)
 		if t.probe != uuid.Nil {
 			slog.InfoContext(ctx, "a route is back", slog.String("route", l.name))
-			if _, err := w.refresh(ctx); err != nil {
+			if err := w.refresh(ctx); err != nil {
 				return err
 			}
 		}
@@ -411,8 +411,7 @@ func (w *Worker) reportRoute(ctx context.Context, l *line, t *tally) error {
 		state, err = w.gate.Failed(ctx, l.name, t.probe, 0, t.fault)
 		logShut(ctx, l.name, state, t.fault)
 	}
-	_, refreshErr := w.refresh(ctx)
-	return errors.Join(err, refreshErr)
+	return errors.Join(err, w.refresh(ctx))
 }
 
 // reportFailures counts failures towards the breaker. Those that led to its opening cost their items nothing.

@@ -81,6 +81,9 @@ type Worker struct {
 	settled   chan settlement
 	gathering sync.Mutex // one group is gathered at a time, so that it gets all that comes
 
+	// refreshing is held while the routes are read: what was read first must not be kept last.
+	refreshing sync.Mutex
+
 	// claiming is held for reading from before a claim until its leases are in held.
 	claiming sync.RWMutex
 
@@ -88,6 +91,7 @@ type Worker struct {
 	held     map[uuid.UUID]struct{} // leases
 	versions map[string]evaluation.Version
 	lines    map[string]*line
+	unserved []*line // of lines, those that nobody claims for yet
 	strays   strays
 
 	policy atomic.Pointer[policy.Compiled] // the active one, as of the last refresh
@@ -205,11 +209,10 @@ func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) erro
 	ticker := time.NewTicker(refreshInterval)
 	defer ticker.Stop()
 	for {
-		added, err := w.refresh(ctx)
-		if err != nil && ctx.Err() == nil {
+		if err := w.refresh(ctx); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "cannot read the policy and the routes", slog.Any("error", err))
 		}
-		for _, l := range added {
+		for _, l := range w.takeUnserved() {
 			slog.InfoContext(ctx, "serving a route", slog.String("route", l.name), slog.Int("concurrency", w.Concurrency))
 			for _, n := range l.lanes() {
 				g.Go(func() error { return w.serve(ctx, calls, l, n) })
@@ -223,14 +226,17 @@ func (w *Worker) serveRoutes(ctx, calls context.Context, g *errgroup.Group) erro
 	}
 }
 
-// refresh reads the active policy and the routes, and returns the routes that are new to this worker.
-func (w *Worker) refresh(ctx context.Context) (added []*line, err error) {
+// refresh reads the active policy and the routes. It is called from many places: what is new to this worker waits in
+// unserved.
+func (w *Worker) refresh(ctx context.Context) error {
+	w.refreshing.Lock()
+	defer w.refreshing.Unlock()
 	if err := w.refreshPolicy(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	routes, err := w.gate.List(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,7 +248,7 @@ func (w *Worker) refresh(ctx context.Context) (added []*line, err error) {
 		if !ok {
 			l = w.newLine(r.Name)
 			w.lines[r.Name] = l
-			added = append(added, l)
+			w.unserved = append(w.unserved, l)
 		}
 		l.state.Store(&r)
 		l.stateAt.Store(time.Now().UnixNano())
@@ -250,7 +256,15 @@ func (w *Worker) refresh(ctx context.Context) (added []*line, err error) {
 			l.dirty.Store(true)
 		}
 	}
-	return added, nil
+	return nil
+}
+
+func (w *Worker) takeUnserved() []*line {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lines := w.unserved
+	w.unserved = nil
+	return lines
 }
 
 func (w *Worker) serves(name string) bool {

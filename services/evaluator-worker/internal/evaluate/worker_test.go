@@ -242,6 +242,21 @@ func TestStopCutsCallsWhenItsGraceIsOver(t *testing.T) {
 	r.check()
 }
 
+// A route is served whoever sees it first, be it who reports a failure of another.
+func TestEveryRouteIsServed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.create(outbox.Live, 0, 3)
+	r.prepare = func(w *evaluate.Worker) {
+		if err := w.Refresh(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	r.start()
+	r.until(3, "evaluation_result")
+	r.check()
+}
+
 // Live work goes first, and bulk work is not starved by it.
 func TestLanes(t *testing.T) {
 	t.Parallel()
