@@ -154,6 +154,10 @@ test-upgrade: ## Upgrade under load from the commit FROM to what is checked out,
 
 jaeger := $(BIN)/jaeger-$(shell cat deploy/tools/jaeger/go.mod deploy/tools/jaeger/go.sum | sha256sum | cut -c1-12)
 
+.PHONY: has-jaeger
+has-jaeger:
+	@[[ -x $(jaeger) ]]
+
 .PHONY: test-traces
 test-traces: ## Ask a real Jaeger for the traces of a run. The first time it is built from source, which takes minutes.
 	@.ci/require postgres
@@ -224,6 +228,10 @@ tool = $(BIN)/$(1)-$(shell cat $(wildcard deploy/tools/$(1)/*) | sha256sum | cut
 controlplane := $(call tool,controlplane)
 kwok := $(call tool,kwok)
 kubernetes := k8s.io/component-base/version
+
+.PHONY: has-kubernetes
+has-kubernetes:
+	@[[ -x $(controlplane) && -x $(kwok) ]]
 
 .PHONY: test-kubernetes
 test-kubernetes: ## Apply the manifests to a real Kubernetes control plane. The first time it is built: 10 to 30 minutes.

@@ -113,7 +113,7 @@ func (b *Bench) beside() harness.Group {
 			Of: job, Against: alone, Must: harness.AtMost(1.5),
 		}
 	}
-	return harness.Group{Name: "reprocess", Rounds: b.rounds(3), Rows: []harness.Row{row("enqueued", enqueuing), row("evaluated anew", evaluating)}}
+	return harness.Group{Name: "beside", Rounds: b.rounds(3), Rows: []harness.Row{row("enqueued", enqueuing), row("evaluated anew", evaluating)}}
 }
 
 // admin is a running admin on a database.
