@@ -23,6 +23,8 @@ type Progress struct {
 	Settle bool
 	// Wait is the time until the next chunk. A job that waits is given back.
 	Wait time.Duration
+	// Rest is the time until the next chunk of a job that is kept, for the sake of others: moments, far less than a lease.
+	Rest time.Duration
 }
 
 // Claim leases a job of these kinds that is due, if there is one. Those that have waited longest come first.

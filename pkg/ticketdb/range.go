@@ -55,6 +55,15 @@ func Writers(ctx context.Context, db ticketdbsql.DBTX, xid int64) (over bool, ow
 	return row.Over, row.OwnXid, row.At, nil
 }
 
+// AnyNew reports whether a ticket was created, by its identifier, within such a time before now.
+func AnyNew(ctx context.Context, db ticketdbsql.DBTX, within time.Duration) (bool, error) {
+	some, err := ticketdbsql.New(db).AnyNew(ctx, within.Seconds())
+	if err != nil {
+		return false, fmt.Errorf("look for new tickets: %w", err)
+	}
+	return some, nil
+}
+
 // Scanned is a ticket of a range.
 type Scanned struct {
 	Position

@@ -7,6 +7,10 @@ SELECT coalesce((SELECT min(w.xid) FROM running_writers() AS w(xid)), pg_snapsho
         WHERE t.created_at >= @created_from AND t.created_at < @created_to AND t.erased_at IS NULL
           AND (@client_id::text = '' OR t.client_id = @client_id)) AS tickets;
 
+-- name: AnyNew :one
+-- Whether a ticket was created within the last seconds: identifiers begin with the time.
+SELECT EXISTS (SELECT FROM ticket t WHERE t.id >= uuid_v7_floor(now() - make_interval(secs => @seconds::float8))) AS some;
+
 -- name: RangeOver :one
 -- Whether all transactions are over that had begun to write before xid, which belongs to one that is. And the
 -- transaction's own xid, for whoever asks later: whoever had begun to write before this transaction has a lower one. A

@@ -12,6 +12,18 @@ import (
 	"github.com/google/uuid"
 )
 
+const anyNew = `-- name: AnyNew :one
+SELECT EXISTS (SELECT FROM ticket t WHERE t.id >= uuid_v7_floor(now() - make_interval(secs => $1::float8))) AS some
+`
+
+// Whether a ticket was created within the last seconds: identifiers begin with the time.
+func (q *Queries) AnyNew(ctx context.Context, seconds float64) (bool, error) {
+	row := q.db.QueryRow(ctx, anyNew, seconds)
+	var some bool
+	err := row.Scan(&some)
+	return some, err
+}
+
 const countRange = `-- name: CountRange :one
 WITH range AS MATERIALIZED (
   SELECT t.id, t.created_at, t.content_hash, octet_length(t.subject) + octet_length(t.message) AS bytes

@@ -117,7 +117,7 @@ func (r *Runner) take(ctx context.Context, j jobdb.Job) {
 	began := time.Now()
 	log := r.opts.Logger.With(slog.String("job_id", j.ID.String()), slog.String("kind", string(j.Kind)))
 	for {
-		next, err := r.step(ctx, j)
+		next, rest, err := r.step(ctx, j)
 		switch {
 		case errors.Is(err, jobdb.ErrLost):
 			return
@@ -134,14 +134,26 @@ func (r *Runner) take(ctx context.Context, j jobdb.Job) {
 		if j = next; j.Lease == uuid.Nil {
 			return
 		}
-		if time.Since(began) >= turn {
+		if time.Since(began) >= turn || !sleep(ctx, rest) {
 			r.release(ctx, j, log)
 			return
 		}
 	}
 }
 
-func (r *Runner) step(ctx context.Context, j jobdb.Job) (next jobdb.Job, err error) {
+// sleep waits, and reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (r *Runner) step(ctx context.Context, j jobdb.Job) (next jobdb.Job, rest time.Duration, err error) {
 	ctx, span := r.startSpan(ctx, j)
 	defer func() { endSpan(span, err) }()
 	err = postgres.InTx(ctx, r.opts.DB, func(ctx context.Context, tx pgx.Tx) error {
@@ -153,10 +165,11 @@ func (r *Runner) step(ctx context.Context, j jobdb.Job) (next jobdb.Job, err err
 		if err != nil {
 			return err
 		}
+		rest = progress.Rest
 		next, err = jobdb.Step(ctx, tx, held, progress, r.opts.Lease)
 		return err
 	})
-	return next, err
+	return next, rest, err
 }
 
 // fail records that a chunk could not be done. When not even that can be written, the lease ends by itself.

@@ -194,3 +194,27 @@ func TestAChunkThatCannotBeDoneFailsTheJobAndNoOther(t *testing.T) {
 		t.Errorf("the bad one: %+v, wrote down %d", j, counted(t, db, bad))
 	}
 }
+
+// A job that rests is kept, does nothing meanwhile, and is given up at once when the replica stops.
+func TestAStopEndsARest(t *testing.T) {
+	t.Parallel()
+	db := withTable(t)
+	id := insert(t, db)
+	count := counting(5)
+	_, stop := run(t, db, time.Millisecond, func(ctx context.Context, tx pgx.Tx, j jobdb.Job) (jobdb.Progress, error) {
+		p, err := count(ctx, tx, j)
+		p.Rest = time.Hour
+		return p, err
+	})
+	for counted(t, db, id) == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("no chunk was done")
+		}
+	}
+	stop()
+	if n := counted(t, db, id); n != 1 {
+		t.Errorf("%d chunks were done, want the one before the rest", n)
+	}
+	run(t, db, time.Millisecond, count)
+	until(t, db, id, jobdb.Done)
+}

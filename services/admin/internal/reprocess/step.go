@@ -23,6 +23,11 @@ const (
 	// chunk is how many tickets, or evaluations, a step deals with. Others wait for its commit only where they create a
 	// ticket with one of the same contents.
 	chunk = 2000
+	// gentleChunk is the same while tickets are created: all that a chunk writes to the log, and the processor that it takes,
+	// is in the way of theirs. rests is for how many times as long as such a chunk the job rests after it.
+	gentleChunk = 100
+	rests       = 6
+	trafficSpan = 2 * time.Second
 	// densest bounds the tickets that one statement may read to find a chunk, where they are spread evenly.
 	densest = 50 * chunk
 	// narrowest is the smallest window of creation times. Tickets that were created at once are told apart by their ids.
@@ -171,15 +176,28 @@ func (c *cursor) begin(ctx context.Context, tx pgx.Tx, s Spec) error {
 
 // enqueue gives work to the next tickets.
 func (c *cursor) enqueue(ctx context.Context, tx pgx.Tx, j jobdb.Job, s Spec, spread outbox.Spread) (jobdb.Progress, error) {
+	began := time.Now()
 	target, filterDigest, err := versions(ctx, tx, s)
 	if err != nil {
 		return jobdb.Progress{}, err
+	}
+	most := chunk
+	traffic, err := ticketdb.AnyNew(ctx, tx, trafficSpan)
+	if err != nil {
+		return jobdb.Progress{}, err
+	}
+	if traffic {
+		most = gentleChunk
+		// A chunk that a crash of the server takes back is done again, rows and cursor together: nobody needs to wait for the disk.
+		if _, err := tx.Exec(ctx, "SET LOCAL synchronous_commit = off"); err != nil {
+			return jobdb.Progress{}, fmt.Errorf("commit a chunk without waiting: %w", err)
+		}
 	}
 	window := s.tickets(filterDigest)
 	if end := c.At.Add(time.Duration(c.Window * float64(time.Second))).Truncate(time.Microsecond); end.Before(s.To) {
 		window.To = end
 	}
-	tickets, err := ticketdb.Scan(ctx, tx, window, ticketdb.Position{CreatedAt: c.At, ID: c.ID}, c.Horizon, c.Phase == early, chunk)
+	tickets, err := ticketdb.Scan(ctx, tx, window, ticketdb.Position{CreatedAt: c.At, ID: c.ID}, c.Horizon, c.Phase == early, most)
 	if err != nil {
 		return jobdb.Progress{}, err
 	}
@@ -206,11 +224,15 @@ func (c *cursor) enqueue(ctx context.Context, tx pgx.Tx, j jobdb.Job, s Spec, sp
 		}
 		count(add, matching, target.Digest, found)
 	}
-	c.advance(tickets, window.To, s)
+	c.advance(tickets, most, window.To, s)
 	if int64(len(matching)) == left {
 		c.Phase = drain
 	}
-	return jobdb.Progress{Add: add}, nil
+	p := jobdb.Progress{Add: add}
+	if traffic {
+		p.Rest = rests * time.Since(began)
+	}
+	return p, nil
 }
 
 // withText are those of the tickets that have a text, and keep it until they have work.
@@ -262,15 +284,15 @@ func count(add map[string]int64, tickets []ticketdb.Scanned, digest [32]byte, fo
 
 // advance goes on behind a chunk: behind its last ticket when it was full, else behind its window. The next window has a
 // little more than a chunk, at the density of this one; what of it is left over is read again.
-func (c *cursor) advance(tickets []ticketdb.Scanned, end time.Time, s Spec) {
-	if len(tickets) == chunk {
+func (c *cursor) advance(tickets []ticketdb.Scanned, most int, end time.Time, s Spec) {
+	if len(tickets) == most {
 		last := tickets[len(tickets)-1]
 		c.Window = math.Max(narrowest.Seconds(), margin*last.CreatedAt.Sub(c.At).Seconds())
 		c.At, c.ID = last.CreatedAt, last.ID
 		return
 	}
 	widest := s.To.Sub(s.From).Seconds() * math.Min(1, densest/math.Max(1, float64(c.Total)))
-	c.Window = math.Min(math.Max(narrowest.Seconds(), widest), c.Window*math.Min(growth, margin*chunk/math.Max(1, float64(len(tickets)))))
+	c.Window = math.Min(math.Max(narrowest.Seconds(), widest), c.Window*math.Min(growth, margin*float64(most)/math.Max(1, float64(len(tickets)))))
 	c.At, c.ID = end, uuid.Nil
 	if end.Before(s.To) {
 		return
