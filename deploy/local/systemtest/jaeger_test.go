@@ -3,6 +3,7 @@ package systemtest
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -80,7 +81,28 @@ func startJaeger(t *testing.T, s *system) jaeger {
 			t.Logf("Jaeger: %s", log.String())
 		}
 	})
+	// What is sent before it listens is lost.
+	for _, address := range addresses {
+		awaitListener(t, address)
+	}
 	return jaeger{t: t, query: "http://" + addresses[0], grpc: "http://" + addresses[2], web: "http://" + addresses[3]}
+}
+
+func awaitListener(t *testing.T, address string) {
+	t.Helper()
+	var d net.Dialer
+	for deadline, tick := time.After(patience), time.Tick(50*time.Millisecond); ; {
+		conn, err := d.DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("nobody listens at %s: %v", address, err)
+		case <-tick:
+		}
+	}
 }
 
 // trace is what Jaeger has of a trace by now; nothing of one that it does not know, or while it starts.
