@@ -51,7 +51,7 @@ func TestWholeBenchmark(t *testing.T) {
 			t.Errorf("%s: must %q, reached %v", r.Name, r.Must, r.Reached)
 		}
 	}
-	for name := range strings.SplitSeq("drain create duplicates snapshot backlog claims pickup reprocess memory", " ") {
+	for name := range strings.SplitSeq("drain create duplicates snapshot backlog claims pickup reprocess beside memory", " ") {
 		if !groups[name] {
 			t.Errorf("no rows of %s", name)
 		}

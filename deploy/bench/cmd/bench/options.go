@@ -19,7 +19,7 @@ const usage = `Usage: make bench [BENCH=NAME,...] [SCALE=X] [ROUNDS=N] [STRICT=1
 
 Measures the product on this machine, and prints a table with ratios.
 
-  --rows=NAME,...  only these: drain, create, duplicates, snapshot, backlog, claims, pickup, reprocess, memory
+  --rows=NAME,...  only these: drain, create, duplicates, snapshot, backlog, claims, pickup, reprocess, beside, memory
   --scale=X        of the full size (1); 0.01 for a look, whose figures say nothing
   --rounds=N       runs of each, for whatever has more or fewer
   --strict         fail when a row has not reached what it must
