@@ -81,7 +81,7 @@ func TestAJobWhoseReplicaIsKilledWithinAChunkIsFinishedByAnother(t *testing.T) {
 	database, db := seeded(t)
 	token, hash := rpc.MintToken()
 
-	// Somebody is about to enqueue one of the second chunk's contents, so that the chunk has to wait in its middle.
+	// Somebody is about to enqueue the content of a later chunk, so that the chunk has to wait in its middle.
 	other, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestAJobWhoseReplicaIsKilledWithinAChunkIsFinishedByAnother(t *testing.T) {
 	}
 	until(t, db, "the chunk waits", `SELECT EXISTS (SELECT FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'admin-jobs' AND wait_event_type = 'Lock')
-		AND (SELECT counts ->> 'enqueued' FROM reprocess_job) = '2000'`)
+		AND (SELECT (counts ->> 'enqueued')::int BETWEEN 1 AND 2999 FROM reprocess_job)`)
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
