@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/evalonce/evalonce/pkg/backoff"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/jobdb"
 	"github.com/evalonce/evalonce/pkg/postgres"
@@ -134,22 +135,10 @@ func (r *Runner) take(ctx context.Context, j jobdb.Job) {
 		if j = next; j.Lease == uuid.Nil {
 			return
 		}
-		if time.Since(began) >= turn || !sleep(ctx, rest) {
+		if time.Since(began) >= turn || !backoff.Sleep(ctx, rest) {
 			r.release(ctx, j, log)
 			return
 		}
-	}
-}
-
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/evalonce/evalonce/pkg/backoff"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/metrics"
 	"github.com/evalonce/evalonce/pkg/webhook"
@@ -272,7 +273,7 @@ func (p *Pool) settle(ctx context.Context, group []webhook.Made) {
 			return
 		}
 		slog.WarnContext(ctx, "cannot save deliveries, trying again", slog.Int("deliveries", len(group)), slog.Any("error", err))
-		sleep(ctx, pause)
+		backoff.Sleep(ctx, pause)
 	}
 }
 
@@ -335,21 +336,9 @@ func (p *Pool) tidy(ctx context.Context) error {
 
 // every does something in intervals until ctx ends.
 func (p *Pool) every(ctx context.Context, interval time.Duration, do func(context.Context) error) {
-	for sleep(ctx, interval/2+rand.N(interval)) { //nolint:gosec // jitter
+	for backoff.Sleep(ctx, interval/2+rand.N(interval)) { //nolint:gosec // jitter
 		if err := do(ctx); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "upkeep of webhooks failed", slog.Any("error", err))
 		}
-	}
-}
-
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

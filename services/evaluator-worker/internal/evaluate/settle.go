@@ -85,7 +85,7 @@ func (w *Worker) settle(ctx context.Context, group []settlement) {
 			return
 		case unreachable(err):
 			slog.WarnContext(ctx, "cannot save settlements, trying again", slog.Int("settlements", len(group)), slog.Any("error", err))
-			if !sleep(ctx, pause) {
+			if !backoff.Sleep(ctx, pause) {
 				continue
 			}
 			pause = min(2*pause, settleRetryMost)
@@ -120,7 +120,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 			return
 		}
 		slog.ErrorContext(ctx, "cannot save a response", slog.Any("key", s.item.Key), slog.Any("error", err))
-		if !unreachable(err) || !sleep(ctx, pause) {
+		if !unreachable(err) || !backoff.Sleep(ctx, pause) {
 			w.leave(s.item.ID)
 			return
 		}
@@ -456,16 +456,4 @@ func unreachable(err error) bool {
 		return true
 	}
 	return false
-}
-
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

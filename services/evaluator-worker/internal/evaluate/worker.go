@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/evalonce/evalonce/pkg/backoff"
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/crashpoint"
 	"github.com/evalonce/evalonce/pkg/evaluation"
@@ -375,7 +376,7 @@ func (w *Worker) idle(ctx context.Context, l *line, n *lane) bool {
 	case <-timer.C:
 	case <-n.wake:
 		if least > 0 {
-			sleep(ctx, time.Until(n.next))
+			backoff.Sleep(ctx, time.Until(n.next))
 		}
 	}
 	return ctx.Err() == nil
