@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -141,28 +140,7 @@ func TestConstraintViolation(t *testing.T) {
 // if deliver is set, once the server has answered.
 func cutAtCommit(t *testing.T, address string, deliver bool) string {
 	t.Helper()
-	target, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	upstream := target.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	t.Cleanup(func() {
-		_ = listener.Close()
-		running.Wait()
-	})
-	serve := func(client net.Conn) {
-		defer client.Close()
-		server, err := net.Dial("tcp", upstream)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer server.Close()
+	return proxied(t, address, func(client, server net.Conn, running *sync.WaitGroup) {
 		committed := make(chan struct{})
 		running.Go(func() {
 			defer client.Close()
@@ -200,16 +178,5 @@ func cutAtCommit(t *testing.T, address string, deliver bool) string {
 				return
 			}
 		}
-	}
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() { serve(client) })
-		}
 	})
-	target.Host = listener.Addr().String()
-	return target.String()
 }

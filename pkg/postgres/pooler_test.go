@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -166,47 +165,16 @@ func open(t *testing.T, cfg postgres.Config) *pgxpool.Pool {
 // tested in deploy/local/systemtest.
 func pooler(t *testing.T, address string, strict bool) string {
 	t.Helper()
-	target, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	upstream := target.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	t.Cleanup(func() {
-		_ = listener.Close()
-		running.Wait()
-	})
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer client.Close()
-				server, err := net.Dial("tcp", upstream)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer server.Close()
-				if !introduce(client, server, strict) {
-					return
-				}
-				running.Go(func() {
-					defer client.Close()
-					_, _ = io.Copy(client, server)
-				})
-				_, _ = io.Copy(server, client)
-			})
+	return proxied(t, address, func(client, server net.Conn, running *sync.WaitGroup) {
+		if !introduce(client, server, strict) {
+			return
 		}
+		running.Go(func() {
+			defer client.Close()
+			_, _ = io.Copy(client, server)
+		})
+		_, _ = io.Copy(server, client)
 	})
-	target.Host = listener.Addr().String()
-	return target.String()
 }
 
 // introduce passes a start-up on, and reports whether a session follows.
