@@ -19,6 +19,7 @@ import (
 // Claimed is leased work, with what is already known of its key.
 type Claimed struct {
 	Lease
+	ClaimID      uuid.UUID // of all that was claimed with it: see [EndClaims]
 	Lane         Lane
 	ContentHash  content.Hash
 	TicketID     uuid.UUID
@@ -127,8 +128,12 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 	}
 	began := c.now()
 	after := c.start(began)
+	claim, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("claim on route %s, lane %s: make an identifier: %w", c.route, c.lane, err)
+	}
 	var rows []outboxsql.ClaimRow
-	err := postgres.InTx(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
+	err = postgres.InTx(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
 		q := outboxsql.New(tx)
 		if err := q.PlanClaim(ctx); err != nil {
 			return err
@@ -136,6 +141,7 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 		var err error
 		rows, err = q.Claim(ctx, outboxsql.ClaimParams{
 			Route: c.route, Lane: string(c.lane), AfterAt: after.at, AfterKey: after.key, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
+			Claim: claim, CheckSeconds: c.checkSeconds(),
 		})
 		crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
 		return err
@@ -144,7 +150,7 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
 	c.advance(began, after, rows, most)
-	return c.claimed(rows), nil
+	return c.claimed(claim, rows), nil
 }
 
 // ClaimWithin is Claim in the caller's transaction, for calls that must not take more than a allows. Work whose answer
@@ -157,12 +163,17 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 	}
 	began := c.now()
 	after := c.start(began)
+	claim, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("claim on route %s, lane %s: make an identifier: %w", c.route, c.lane, err)
+	}
 	q := outboxsql.New(tx)
 	if err := q.PlanClaim(ctx); err != nil {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
 	within, err := q.ClaimWithin(ctx, outboxsql.ClaimWithinParams{
 		Route: c.route, Lane: string(c.lane), AfterAt: after.at, AfterKey: after.key, Most: int32(most), Worker: c.worker, LeaseSeconds: c.lease.Seconds(),
+		Claim: claim, CheckSeconds: c.checkSeconds(),
 		Tokens: a.Tokens, TokensFull: a.TokensFull, TokenRatio: a.TokenRatio, Budget: a.Budget, FixedBytes: int32(a.FixedBytes),
 	})
 	if err != nil {
@@ -183,7 +194,7 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 	}
 	crashpoint.PassIf(len(rows) > 0, crashpoint.ClaimLeased)
 	c.advance(began, after, rows, most)
-	all := c.claimed(rows)
+	all := c.claimed(claim, rows)
 	for i := range all {
 		if all[i].CallID != uuid.Nil {
 			all[i].Tokens, all[i].Charged = within[i].Tokens, charged
@@ -191,6 +202,9 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 	}
 	return all, nil
 }
+
+// checkSeconds is how long after a claim its leases are looked at first.
+func (c *Claimer) checkSeconds() float64 { return min(c.lease, checkInterval).Seconds() }
 
 // start is where a claim that begins now starts: at the beginning, the zero position, when that is due.
 func (c *Claimer) start(now time.Time) position {
@@ -223,11 +237,11 @@ func (c *Claimer) Unseen() time.Duration {
 	return max(1, c.lookAt.Sub(c.now()))
 }
 
-func (c *Claimer) claimed(rows []outboxsql.ClaimRow) []Claimed {
+func (c *Claimer) claimed(claim uuid.UUID, rows []outboxsql.ClaimRow) []Claimed {
 	claimed := make([]Claimed, len(rows))
 	for i, r := range rows {
 		claimed[i] = Claimed{
-			Lease: Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID}, Lane: c.lane,
+			Lease: Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID, Place: r.Place}, ClaimID: claim, Lane: c.lane,
 			ContentHash: content.Hash(r.ContentHash), TicketID: r.TicketID, VersionID: r.VersionID,
 			Subject: r.Subject, Message: r.Message,
 			Attempts: int(r.Attempts), UnknownCalls: int(r.UnknownCalls),

@@ -4,7 +4,7 @@
 SELECT o.last_class::text AS class, o.last_reason::text AS reason, o.version_id, count(*) AS count,
        min(o.dead_at)::timestamptz AS first_dead_at, max(o.dead_at)::timestamptz AS last_dead_at
 FROM evaluation_outbox o
-WHERE o.status = 'dead' AND (@discarded::boolean OR o.discarded_at IS NULL)
+WHERE o.dead_at IS NOT NULL AND (@discarded::boolean OR o.discarded_at IS NULL)
   AND (@class::text = '' OR o.last_class = @class) AND (@reason::text = '' OR o.last_reason = @reason)
   AND (@version::text = '' OR o.version_id = @version) AND (@route::text = '' OR o.route = @route) AND (@owner::text = '' OR o.owner = @owner)
   AND (@client::text = '' OR EXISTS (SELECT FROM ticket t WHERE t.content_hash = o.content_hash AND t.client_id = @client))
@@ -19,7 +19,7 @@ SELECT o.idempotency_key, o.ticket_id, o.version_id, o.route, o.lane, o.last_cla
        EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = o.idempotency_key AND m.outcome IN ('saved', 'rejected')
                  AND m.response IS NOT NULL AND m.recalled_by IS NULL)::boolean AS has_response
 FROM evaluation_outbox o
-WHERE o.status = 'dead' AND (@discarded::boolean OR o.discarded_at IS NULL)
+WHERE o.dead_at IS NOT NULL AND (@discarded::boolean OR o.discarded_at IS NULL)
   AND (o.dead_at, o.idempotency_key) < (@before_dead_at::timestamptz, @before_key::text)
   AND (@class::text = '' OR o.last_class = @class) AND (@reason::text = '' OR o.last_reason = @reason)
   AND (@version::text = '' OR o.version_id = @version) AND (@route::text = '' OR o.route = @route) AND (@owner::text = '' OR o.owner = @owner)
@@ -82,7 +82,7 @@ WHERE idempotency_key = ANY (@keys::text[]) AND status = 'dead' AND discarded_at
 WITH unwanted AS MATERIALIZED (
   SELECT o.idempotency_key
   FROM evaluation_outbox o
-  WHERE o.status = 'dead' AND o.discarded_at IS NULL
+  WHERE o.dead_at IS NOT NULL AND o.discarded_at IS NULL
     AND (@class::text = '' OR o.last_class = @class) AND (@reason::text = '' OR o.last_reason = @reason)
     AND (@version::text = '' OR o.version_id = @version) AND (@route::text = '' OR o.route = @route) AND (@owner::text = '' OR o.owner = @owner)
     AND (@client::text = '' OR EXISTS (SELECT FROM ticket t WHERE t.content_hash = o.content_hash AND t.client_id = @client))
@@ -100,7 +100,7 @@ WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM unwanted)) AND 
 INSERT INTO replay_selection (id, idempotency_key, dead_at)
 SELECT @selection::uuid, o.idempotency_key, o.dead_at
 FROM evaluation_outbox o
-WHERE o.status = 'dead' AND o.dead_at < now() AND (@discarded::boolean OR o.discarded_at IS NULL)
+WHERE o.dead_at < now() AND (@discarded::boolean OR o.discarded_at IS NULL)
   AND (sqlc.narg('keys')::text[] IS NULL OR o.idempotency_key = ANY (sqlc.narg('keys')::text[]))
   AND (@class::text = '' OR o.last_class = @class) AND (@reason::text = '' OR o.last_reason = @reason)
   AND (@version::text = '' OR o.version_id = @version) AND (@route::text = '' OR o.route = @route) AND (@owner::text = '' OR o.owner = @owner)
@@ -163,20 +163,22 @@ SELECT (SELECT count(*) FROM revived)::bigint AS revived,
        (SELECT extract(epoch FROM max(p.at) - now()) + (@step_seconds::float8) FROM placed p)::float8 AS wait_seconds;
 
 -- name: LaneLoads :many
--- What waits and runs. Counting stops at most rows; each is a walk of that length at most along the claim's index.
+-- What waits and runs. Counting of what waits stops at most rows; each is a walk of that length at most along the claim's index.
 SELECT r.route::text AS route, l.lane::text AS lane,
-       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'pending'
+       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.dead_at IS NULL AND o.status = 'pending'
                                 AND o.available_at <= now() LIMIT @most) w)::bigint AS ready,
-       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'pending'
+       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.dead_at IS NULL AND o.status = 'pending'
                                 AND o.available_at > now() LIMIT @most) w)::bigint AS scheduled,
-       (SELECT count(*) FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'processing')::bigint AS running,
+       (SELECT count(*) FROM evaluation_outbox o
+        WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(c.keys) FROM evaluation_claim c WHERE c.route = r.route))
+          AND o.lane = l.lane AND o.status = 'processing')::bigint AS running,
        coalesce((SELECT extract(epoch FROM now() - o.available_at) FROM evaluation_outbox o
-                 WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'pending' AND o.available_at <= now()
+                 WHERE o.route = r.route AND o.lane = l.lane AND o.dead_at IS NULL AND o.status = 'pending' AND o.available_at <= now()
                  ORDER BY o.available_at, o.idempotency_key LIMIT 1), -1)::float8 AS oldest_seconds
 FROM unnest(@routes::text[]) AS r(route)
 CROSS JOIN unnest(ARRAY['live', 'bulk']) AS l(lane);
 
 -- name: DeadLoads :many
 SELECT d.route, d.lane, count(*) AS count, (sum(count(*)) OVER ())::bigint AS counted
-FROM (SELECT o.route, o.lane FROM evaluation_outbox o WHERE o.status = 'dead' AND o.discarded_at IS NULL LIMIT @most) d
+FROM (SELECT o.route, o.lane FROM evaluation_outbox o WHERE o.dead_at IS NOT NULL AND o.discarded_at IS NULL LIMIT @most) d
 GROUP BY d.route, d.lane;

@@ -35,12 +35,12 @@ func TestPlansOfDrain(t *testing.T) {
 		SELECT idempotency_key, sha256('x'), lease_id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM model_call`)
 	const batch, most = 100, 1000 // dead entries of an index count, too
 	w.claim("another", batch)
-	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second' WHERE status = 'processing'")
+	w.expireLeases("status = 'processing'")
 	w.claim("another", batch)
 	held := w.claim("a", batch)
 	var (
 		leases   []outbox.Lease
-		ids      []uuid.UUID
+		unplaced []outbox.Lease // as a worker that only knows their keys has them
 		retries  []outbox.Retry
 		burials  []outbox.Burial
 		closures []ledger.Closure
@@ -48,14 +48,15 @@ func TestPlansOfDrain(t *testing.T) {
 	)
 	f := failure.New(failure.Overloaded, "", nil)
 	for _, c := range held {
-		leases, ids = append(leases, c.Lease), append(ids, c.ID)
+		leases = append(leases, c.Lease)
+		unplaced = append(unplaced, outbox.Lease{Key: c.Key, ID: c.ID})
 		retries = append(retries, outbox.Retry{Lease: c.Lease, Failure: f})
 		burials = append(burials, outbox.Burial{Lease: c.Lease, Failure: failure.New(failure.AttemptsSpent, "", nil)})
 		closures = append(closures, ledger.Closure{CallID: c.CallID, Outcome: ledger.Answered})
 		results = append(results, w.resultOf(c))
 	}
 
-	const claim, leased, key = "evaluation_outbox_claim", "evaluation_outbox_leased", "evaluation_outbox_pkey"
+	const claim, key = "evaluation_outbox_due", "evaluation_outbox_pkey"
 	for name, test := range map[string]struct {
 		index string
 		do    func(ctx context.Context, tx pgx.Tx, c *outbox.Claimer) error
@@ -68,17 +69,24 @@ func TestPlansOfDrain(t *testing.T) {
 			_, err := c.ClaimWithin(ctx, tx, batch, plenty())
 			return err
 		}},
-		"Extend": {leased, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
-			_, err := outbox.Extend(ctx, tx, "a", ids, time.Minute)
+		"Extend": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Extend(ctx, tx, "a", leases, time.Minute)
 			return err
 		}},
-		"Leased": {leased, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+		"Leased": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
 			_, err := outbox.Leased(ctx, tx, "a")
 			return err
 		}},
-		"Finish": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+		"FinishPlaced": {"", func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
 			_, err := outbox.Finish(ctx, tx, leases)
 			return err
+		}},
+		"Finish": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			_, err := outbox.Finish(ctx, tx, unplaced)
+			return err
+		}},
+		"EndClaims": {"", func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+			return outbox.EndClaims(ctx, tx, []uuid.UUID{held[0].ClaimID})
 		}},
 		"Retry": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
 			_, err := outbox.PutBack(ctx, tx, retries)
@@ -96,7 +104,7 @@ func TestPlansOfDrain(t *testing.T) {
 			_, err := outbox.Release(ctx, tx, leases)
 			return err
 		}},
-		"Reclaim": {leased, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
+		"Reclaim": {key, func(ctx context.Context, tx pgx.Tx, _ *outbox.Claimer) error {
 			_, _, err := outbox.Reclaim(ctx, tx, batch)
 			return err
 		}},

@@ -56,7 +56,7 @@ func TestNothingLateWins(t *testing.T) {
 			if got := w.outcome(b.CallID); got != "open" {
 				t.Errorf("the holder's call is %s, want open", got)
 			}
-			if lost, err := outbox.Extend(t.Context(), w.db, "a", []uuid.UUID{a.ID}, time.Minute); err != nil || !slices.Equal(lost, []uuid.UUID{a.ID}) {
+			if lost, err := outbox.Extend(t.Context(), w.db, "a", []outbox.Lease{a.Lease}, time.Minute); err != nil || !slices.Equal(lost, []uuid.UUID{a.ID}) {
 				t.Errorf("lost leases %v, %v, want a's", lost, err)
 			}
 		})
@@ -280,8 +280,8 @@ func TestReclaimLeavesLivingLeases(t *testing.T) {
 	if r := w.reclaim(); r != (outbox.Reclaimed{}) {
 		t.Errorf("reclaimed %+v", r)
 	}
-	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second'")
-	if lost, err := outbox.Extend(t.Context(), w.db, "a", []uuid.UUID{c.ID}, time.Minute); err != nil || len(lost) != 0 {
+	w.expireLeases("true")
+	if lost, err := outbox.Extend(t.Context(), w.db, "a", []outbox.Lease{c.Lease}, time.Minute); err != nil || len(lost) != 0 {
 		t.Errorf("lost %v, %v: a lease that nobody reclaimed is still held", lost, err)
 	}
 	if r := w.reclaim(); r != (outbox.Reclaimed{}) {
@@ -301,7 +301,7 @@ func TestExtendPassesLockedRows(t *testing.T) {
 		}
 		beat, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		lost, err := outbox.Extend(beat, w.db, "a", []uuid.UUID{a.ID, b.ID}, time.Hour)
+		lost, err := outbox.Extend(beat, w.db, "a", []outbox.Lease{a.Lease, b.Lease}, time.Hour)
 		if err != nil || len(lost) != 0 {
 			t.Errorf("lost %v, %v", lost, err)
 		}
@@ -326,7 +326,7 @@ func TestFinishFindsWhatHasMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = heartbeat.Rollback(context.WithoutCancel(t.Context())) }()
-	if lost, err := outbox.Extend(t.Context(), heartbeat, "a", []uuid.UUID{claimed[1].ID}, time.Minute); err != nil || len(lost) != 0 {
+	if lost, err := outbox.Extend(t.Context(), heartbeat, "a", []outbox.Lease{claimed[1].Lease}, time.Minute); err != nil || len(lost) != 0 {
 		t.Fatalf("lost %v, %v", lost, err)
 	}
 	finished := make(chan map[content.Key]bool)

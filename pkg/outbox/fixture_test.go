@@ -131,8 +131,15 @@ func (w *world) claimOne(worker string) outbox.Claimed {
 // expire lets all leases expire and reclaims them.
 func (w *world) expire() outbox.Reclaimed {
 	w.t.Helper()
-	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second' WHERE status = 'processing'")
+	w.expireLeases("status = 'processing'")
 	return w.reclaim()
+}
+
+// expireLeases lets leases be over, and their claims be looked at.
+func (w *world) expireLeases(where string) {
+	w.t.Helper()
+	w.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second' WHERE " + where)
+	w.tx(outbox.Recheck)
 }
 
 func (w *world) reclaim() (r outbox.Reclaimed) {

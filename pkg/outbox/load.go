@@ -75,7 +75,7 @@ func counted(ctx context.Context, tx pgx.Tx, n int64, due, route, lane string) (
 		return Count{Value: n}, nil
 	}
 	var plan []byte
-	err := tx.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT FROM evaluation_outbox WHERE route = $1 AND lane = $2 AND status = 'pending' AND available_at "+due+" now()",
+	err := tx.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT FROM evaluation_outbox WHERE route = $1 AND lane = $2 AND dead_at IS NULL AND status = 'pending' AND available_at "+due+" now()",
 		route, lane).Scan(&plan)
 	var nodes []struct {
 		Plan struct {

@@ -12,10 +12,12 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/failure"
@@ -45,9 +47,14 @@ const (
 
 // Lease is the right to change one row. It is lost, silently, once it has expired and was reclaimed.
 type Lease struct {
-	Key content.Key
-	ID  uuid.UUID
+	Key   content.Key
+	ID    uuid.UUID
+	Place pgtype.TID // where the row was put when it was leased, to find it by; not valid when that is not known
 }
+
+// checkInterval is the longest time between two looks at a claim: how long a lease that is over may wait to be reclaimed,
+// beside the interval of those who reclaim, when it was over sooner than it was made for.
+const checkInterval = 5 * time.Second
 
 func split(leases []Lease) (keys []string, ids []uuid.UUID) {
 	keys, ids = make([]string, len(leases)), make([]uuid.UUID, len(leases))
@@ -155,12 +162,22 @@ func Finish(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]boo
 		return nil, nil
 	}
 	q := outboxsql.New(tx)
-	keys, ids := split(leases)
-	owned, err := q.Finish(ctx, outboxsql.FinishParams{Keys: keys, Leases: ids})
+	finished := make(map[content.Key]bool, len(leases))
+	placed, err := finishPlaced(ctx, q, leases)
 	if err != nil {
 		return nil, fmt.Errorf("finish %d evaluations: %w", len(leases), err)
 	}
-	finished := make(map[content.Key]bool, len(owned))
+	for _, key := range placed {
+		finished[content.Key(key)] = true
+	}
+	if len(placed) == len(leases) {
+		return finished, nil
+	}
+	keys, ids := split(slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool { return finished[l.Key] }))
+	owned, err := q.Finish(ctx, outboxsql.FinishParams{Keys: keys, Leases: ids})
+	if err != nil {
+		return nil, fmt.Errorf("finish %d evaluations by their keys: %w", len(keys), err)
+	}
 	var moved []string
 	for _, o := range owned {
 		finished[content.Key(o.IdempotencyKey)] = true
@@ -174,6 +191,20 @@ func Finish(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]boo
 		}
 	}
 	return finished, nil
+}
+
+// finishPlaced finishes what is still in its place.
+func finishPlaced(ctx context.Context, q *outboxsql.Queries, leases []Lease) ([]string, error) {
+	var p outboxsql.FinishPlacedParams
+	for _, l := range leases {
+		if l.Place.Valid {
+			p.Keys, p.Leases, p.Places = append(p.Keys, string(l.Key)), append(p.Leases, l.ID), append(p.Places, l.Place)
+		}
+	}
+	if len(p.Keys) == 0 {
+		return nil, nil
+	}
+	return q.FinishPlaced(ctx, p)
 }
 
 // Release gives back work that never started: its attempt is refunded and its open call closed as unsent.
@@ -191,11 +222,12 @@ func Release(ctx context.Context, tx pgx.Tx, leases []Lease) (map[content.Key]bo
 
 // Extend is the heartbeat: it prolongs all of a worker's leases in one statement that waits for nobody, and
 // returns those that are lost.
-func Extend(ctx context.Context, db outboxsql.DBTX, worker string, leases []uuid.UUID, lease time.Duration) (lost []uuid.UUID, err error) {
+func Extend(ctx context.Context, db outboxsql.DBTX, worker string, leases []Lease, lease time.Duration) (lost []uuid.UUID, err error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	lost, err = outboxsql.New(db).Extend(ctx, outboxsql.ExtendParams{Worker: worker, Leases: leases, LeaseSeconds: lease.Seconds()})
+	keys, ids := split(leases)
+	lost, err = outboxsql.New(db).Extend(ctx, outboxsql.ExtendParams{Worker: worker, Keys: keys, Leases: ids, LeaseSeconds: lease.Seconds()})
 	if err != nil {
 		return nil, fmt.Errorf("extend %d leases: %w", len(leases), err)
 	}
@@ -217,7 +249,7 @@ func Leased(ctx context.Context, db outboxsql.DBTX, worker string) ([]Held, erro
 	}
 	held := make([]Held, len(rows))
 	for i, r := range rows {
-		held[i] = Held{Lease: Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID}, Route: r.Route, CallID: r.CallID}
+		held[i] = Held{Lease: Lease{Key: content.Key(r.IdempotencyKey), ID: r.LeaseID, Place: r.Place}, Route: r.Route, CallID: r.CallID}
 	}
 	return held, nil
 }
@@ -229,32 +261,61 @@ type Reclaimed struct {
 	Unknown int // calls closed as unknown
 }
 
-// Reclaim takes back up to most expired leases. An open call of such a lease may have been paid: it is closed as
-// unknown, and its work goes on only as the version's policy allows. Safe to run anywhere, by several at once. The keys of
-// what is a dead letter now come back: those who follow it are waited for, so that the caller sees their tickets.
+// EndClaims strikes claims off the list in which expired leases are looked for, once all that they claimed is settled. A
+// claim that stays on it costs a look, and is struck off by who takes it.
+func EndClaims(ctx context.Context, tx pgx.Tx, claims []uuid.UUID) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	if err := outboxsql.New(tx).EndClaims(ctx, claims); err != nil {
+		return fmt.Errorf("end %d claims: %w", len(claims), err)
+	}
+	return nil
+}
+
+// Reclaim takes back expired leases, about most of them where there are more. An open call of such a lease may have been
+// paid: it is closed as unknown, and its work goes on only as the version's policy allows. Safe to run anywhere, by several
+// at once. The keys of what is a dead letter now come back: those who follow it are waited for, so that the caller sees their
+// tickets.
 func Reclaim(ctx context.Context, tx pgx.Tx, most int) (r Reclaimed, dead []content.Key, err error) {
 	q := outboxsql.New(tx)
-	rows, err := q.Reclaim(ctx, int32(most))
-	if err != nil {
-		return Reclaimed{}, nil, fmt.Errorf("reclaim expired leases: %w", err)
-	}
 	var buried []string
-	for _, row := range rows {
-		if row.Dead {
-			r.Dead++
-			buried = append(buried, row.IdempotencyKey)
-			dead = append(dead, content.Key(row.IdempotencyKey))
-		} else {
-			r.Pending++
+	for r.Pending+r.Dead < most {
+		row, err := q.Reclaim(ctx, outboxsql.ReclaimParams{Most: int64(most), CheckSeconds: checkInterval.Seconds()})
+		if err != nil {
+			return Reclaimed{}, nil, fmt.Errorf("reclaim expired leases: %w", err)
 		}
-		if row.Lost {
-			r.Unknown++
+		if row.Claims == 0 {
+			break
 		}
+		r.Pending += int(row.Pending)
+		r.Dead += len(row.Dead)
+		r.Unknown += int(row.Unknown)
+		buried = append(buried, row.Dead...)
 	}
-	if len(buried) > 0 {
-		if err := q.LockForBurial(ctx, buried); err != nil {
-			return Reclaimed{}, nil, fmt.Errorf("lock %d evaluations that were given up: %w", len(buried), err)
-		}
+	if len(buried) == 0 {
+		return r, nil, nil
+	}
+	if err := q.LockForBurial(ctx, buried); err != nil {
+		return Reclaimed{}, nil, fmt.Errorf("lock %d evaluations that were given up: %w", len(buried), err)
+	}
+	for _, key := range buried {
+		dead = append(dead, content.Key(key))
 	}
 	return r, dead, nil
+}
+
+// lostMost is how many leases a claim lists that is made of lost ones.
+const lostMost = 500
+
+// Recheck has the next Reclaim look at every lease there is, also at those that no claim lists. It reads all work.
+func Recheck(ctx context.Context, tx pgx.Tx) error {
+	q := outboxsql.New(tx)
+	if err := q.LookAtClaims(ctx); err != nil {
+		return fmt.Errorf("have all claims be looked at: %w", err)
+	}
+	if err := q.ListLost(ctx, lostMost); err != nil {
+		return fmt.Errorf("list lost leases: %w", err)
+	}
+	return nil
 }

@@ -61,7 +61,7 @@ SELECT set_config('jit', 'off', true),
 WITH picked AS MATERIALIZED (
   SELECT q.ctid::tid AS place
   FROM evaluation_outbox q
-  WHERE q.route = @route AND q.lane = @lane AND q.status = 'pending'
+  WHERE q.route = @route AND q.lane = @lane AND q.dead_at IS NULL AND q.status = 'pending'
     AND (q.available_at, q.idempotency_key) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_key)::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
   LIMIT @most
@@ -72,7 +72,12 @@ WITH picked AS MATERIALIZED (
       locked_by = @worker::text, locked_until = now() + make_interval(secs => @lease_seconds::float8)
   WHERE o.ctid = ANY (ARRAY(SELECT place FROM picked))
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
-            o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
+            o.available_at, o.lease_id, o.ctid::tid AS place, o.trace_context, o.created_at, o.job_id
+), listed AS (
+  INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+  SELECT @claim::uuid, @route, @worker::text, array_agg(idempotency_key), count(*), now() + make_interval(secs => @check_seconds::float8)
+  FROM claimed
+  HAVING count(*) > 0
 ), unjudged AS MATERIALIZED ( -- once for the batch: the ledger has a partition for every month
   SELECT m.idempotency_key, m.id, m.response, m.reason
   FROM model_call m
@@ -92,7 +97,7 @@ WITH picked AS MATERIALIZED (
   WHERE call_id IS NOT NULL
 )
 SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts, k.unknown_calls, k.available_at,
-       k.lease_id::uuid AS lease_id, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
+       k.lease_id::uuid AS lease_id, k.place::tid AS place, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
        k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response, coalesce(k.saved_reason, '')::text AS saved_reason,
        coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
 FROM known k
@@ -106,7 +111,7 @@ JOIN ticket t ON t.id = k.ticket_id;
 WITH picked AS MATERIALIZED (
   SELECT q.idempotency_key, q.available_at, q.ticket_id, q.version_id
   FROM evaluation_outbox q
-  WHERE q.route = @route AND q.lane = @lane AND q.status = 'pending'
+  WHERE q.route = @route AND q.lane = @lane AND q.dead_at IS NULL AND q.status = 'pending'
     AND (q.available_at, q.idempotency_key) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_key)::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
   LIMIT @most
@@ -147,6 +152,11 @@ WITH picked AS MATERIALIZED (
   WHERE o.idempotency_key = j.idempotency_key AND j.fits
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
+), listed AS (
+  INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+  SELECT @claim::uuid, @route, @worker::text, array_agg(idempotency_key), count(*), now() + make_interval(secs => @check_seconds::float8)
+  FROM claimed
+  HAVING count(*) > 0
 ), known AS (
   SELECT c.*, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
@@ -183,7 +193,7 @@ LEFT JOIN ticket t ON t.id = k.ticket_id;
 -- over and not waited for. The leases that are lost come back.
 WITH held AS MATERIALIZED (
   SELECT q.idempotency_key FROM evaluation_outbox q
-  WHERE q.lease_id = ANY (@leases::uuid[]) AND q.status = 'processing' AND q.locked_by = @worker::text
+  WHERE q.idempotency_key = ANY (@keys::text[]) AND q.status = 'processing' AND q.locked_by = @worker::text
   FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
   UPDATE evaluation_outbox o
@@ -191,20 +201,45 @@ WITH held AS MATERIALIZED (
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
 ), alive AS MATERIALIZED (
   SELECT q.lease_id FROM evaluation_outbox q
-  WHERE q.lease_id = ANY (@leases::uuid[]) AND q.status = 'processing' AND q.locked_by = @worker::text
+  WHERE q.idempotency_key = ANY (@keys::text[]) AND q.status = 'processing' AND q.locked_by = @worker::text
 )
 SELECT u.lease::uuid AS lease
 FROM unnest(@leases::uuid[]) AS u(lease)
 WHERE u.lease NOT IN (SELECT lease_id FROM alive);
 
 -- name: Leased :many
--- What a worker holds as far as the table knows, with the calls that it may make.
-SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.route,
+-- What a worker holds as far as the tables know, with the calls that it may make.
+SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.ctid::tid AS place, o.route,
        coalesce(m.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id
 FROM evaluation_outbox o
 LEFT JOIN model_call m ON m.id = o.lease_id AND m.outcome = 'open'
-WHERE o.locked_by = @worker::text AND o.status = 'processing'
+WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(c.keys) FROM evaluation_claim c WHERE c.worker = @worker::text))
+  AND o.locked_by = @worker::text AND o.status = 'processing'
 ORDER BY o.idempotency_key;
+
+-- name: EndClaims :exec
+-- What is looked at right now is ended by who looks.
+DELETE FROM evaluation_claim c
+WHERE c.id = ANY (ARRAY(SELECT e.id FROM evaluation_claim e WHERE e.id = ANY (@claims::uuid[]) FOR UPDATE SKIP LOCKED));
+
+-- name: FinishPlaced :many
+-- Finish, for work that is still where its claim has put it, which needs no index to be found: a place at which another
+-- row is by now is passed over. The keys deleted come back.
+WITH locked AS MATERIALIZED (
+  SELECT o.ctid::tid AS place, o.idempotency_key, o.lease_id
+  FROM evaluation_outbox o
+  WHERE o.ctid = ANY (@places::tid[]) AND o.status = 'processing'
+  ORDER BY o.idempotency_key
+  FOR UPDATE
+), owned AS MATERIALIZED (
+  SELECT l.place
+  FROM locked l
+  JOIN ROWS FROM (unnest(@keys::text[]), unnest(@leases::uuid[])) AS u(key, lease) ON u.key = l.idempotency_key
+  WHERE l.lease_id = u.lease
+)
+DELETE FROM evaluation_outbox o
+WHERE o.ctid = ANY (ARRAY(SELECT place FROM owned))
+RETURNING o.idempotency_key;
 
 -- name: Finish :many
 -- Deletes finished work: what the lease still holds, and what nobody holds. What another worker holds now stays;
@@ -309,17 +344,30 @@ SET status = 'pending', lease_id = NULL, locked_by = NULL, locked_until = NULL, 
 WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM owned))
 RETURNING o.idempotency_key;
 
--- name: Reclaim :many
--- Takes back expired leases. An open call of such a lease may have been sent and paid: it is closed as unknown
--- and counted, and its work is sent again only as its version allows. A row whose answer is already here, or
--- whose call was never opened, goes back with its attempt refunded. The oldest leases come first: nobody is waited for,
--- so their order is that of an index, which a plan does not leave for the keys of the whole backlog.
-WITH expired AS MATERIALIZED (
+-- name: Reclaim :one
+-- Takes back expired leases, of the claims that are to be looked at by now. An open call of such a lease may have been sent
+-- and paid: it is closed as unknown and counted, and its work is sent again only as its version allows. A row whose answer is
+-- already here, or whose call was never opened, goes back with its attempt refunded. Claims of which nothing is leased any
+-- longer end; the others are looked at again when the next of their leases may be over, and not much later than that. A row
+-- that somebody is at is not waited for.
+WITH chosen AS MATERIALIZED (
+  SELECT x.id FROM (
+    SELECT c.id, sum(c.size) OVER (ORDER BY c.check_at, c.id) - c.size AS before FROM evaluation_claim c WHERE c.check_at <= now()
+  ) x
+  WHERE x.before < @most::bigint
+), due AS MATERIALIZED (
+  SELECT c.id, c.keys FROM evaluation_claim c
+  WHERE c.id = ANY (ARRAY(SELECT id FROM chosen)) AND c.check_at <= now()
+  ORDER BY c.id
+  FOR UPDATE SKIP LOCKED
+), leased AS MATERIALIZED (
+  SELECT o.idempotency_key, o.locked_until FROM evaluation_outbox o
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(d.keys) FROM due d)) AND o.status = 'processing'
+), expired AS MATERIALIZED (
   SELECT o.idempotency_key, o.lease_id, o.version_id, o.attempts, o.unknown_calls
   FROM evaluation_outbox o
-  WHERE o.status = 'processing' AND o.locked_until < now()
-  ORDER BY o.lease_id
-  LIMIT @most
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT l.idempotency_key FROM leased l WHERE l.locked_until < now()))
+    AND o.status = 'processing' AND o.locked_until < now()
   FOR NO KEY UPDATE SKIP LOCKED
 ), lost AS (
   UPDATE model_call m
@@ -336,20 +384,56 @@ WITH expired AS MATERIALIZED (
                              AND m.unjudged AND m.recalled_by IS NULL) AS dead
   FROM (SELECT x.*, x.lease_id IN (SELECT lease_id FROM lost) AS lost FROM expired x) e
   JOIN evaluator_version v ON v.id = e.version_id
+), reclaimed AS (
+  UPDATE evaluation_outbox o
+  SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
+      dead_at = CASE WHEN j.dead THEN now() END,
+      lease_id = NULL, locked_by = NULL, locked_until = NULL,
+      available_at = now(),
+      attempts = o.attempts - (NOT j.lost)::int,
+      unknown_calls = o.unknown_calls + j.lost::int,
+      last_class = CASE WHEN j.dead OR j.lost THEN 'unknown' ELSE o.last_class END,
+      last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
+      last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
+  FROM judged j
+  WHERE o.idempotency_key = j.idempotency_key
+  RETURNING o.idempotency_key, j.lost, j.dead
+), left_over AS MATERIALIZED (
+  SELECT k.id, min(l.locked_until) AS until
+  FROM (SELECT d.id, unnest(d.keys) AS key FROM due d) k
+  JOIN leased l ON l.idempotency_key = k.key
+  WHERE l.idempotency_key NOT IN (SELECT idempotency_key FROM expired)
+  GROUP BY k.id
+), kept AS (
+  UPDATE evaluation_claim c
+  SET check_at = now() + least(make_interval(secs => @check_seconds::float8), greatest(l.until - now(), interval '500 milliseconds'))
+  FROM left_over l
+  WHERE c.id = l.id
+), ended AS (
+  DELETE FROM evaluation_claim c
+  WHERE c.id = ANY (ARRAY(SELECT d.id FROM due d WHERE d.id NOT IN (SELECT id FROM left_over)))
 )
-UPDATE evaluation_outbox o
-SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
-    dead_at = CASE WHEN j.dead THEN now() END,
-    lease_id = NULL, locked_by = NULL, locked_until = NULL,
-    available_at = now(),
-    attempts = o.attempts - (NOT j.lost)::int,
-    unknown_calls = o.unknown_calls + j.lost::int,
-    last_class = CASE WHEN j.dead OR j.lost THEN 'unknown' ELSE o.last_class END,
-    last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
-    last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
-FROM judged j
-WHERE o.idempotency_key = j.idempotency_key
-RETURNING o.idempotency_key, j.lost::boolean AS lost, j.dead::boolean AS dead;
+SELECT (SELECT count(*) FROM due)::bigint AS claims,
+       (SELECT count(*) FROM reclaimed WHERE NOT dead)::bigint AS pending,
+       (SELECT count(*) FROM reclaimed WHERE lost)::bigint AS unknown,
+       ARRAY(SELECT idempotency_key FROM reclaimed WHERE dead)::text[] AS dead;
+
+-- name: LookAtClaims :exec
+-- Has all claims be looked at now.
+UPDATE evaluation_claim c SET check_at = now()
+WHERE c.id = ANY (ARRAY(SELECT e.id FROM evaluation_claim e WHERE e.check_at > now() FOR NO KEY UPDATE SKIP LOCKED));
+
+-- name: ListLost :exec
+-- Makes claims of the leases that are over and in no claim: those of a release that did not list them. It reads all work.
+INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+SELECT uuid_v7(), l.route, l.locked_by, array_agg(l.idempotency_key), count(*), now()
+FROM (
+  SELECT o.route, o.locked_by, o.idempotency_key, row_number() OVER (PARTITION BY o.route, o.locked_by) / @most::bigint AS part
+  FROM evaluation_outbox o
+  WHERE o.status = 'processing' AND o.locked_until < now()
+    AND o.idempotency_key NOT IN (SELECT unnest(c.keys) FROM evaluation_claim c)
+) l
+GROUP BY l.route, l.locked_by, l.part;
 
 -- name: RefundTrip :many
 -- The failures that opened a route's breaker were the route's, and cost its work nothing: each attempt whose last call
@@ -360,12 +444,12 @@ WITH trip AS MATERIALIZED (
 ), failing AS MATERIALIZED (
   SELECT q.idempotency_key
   FROM evaluation_outbox q
-  WHERE q.route = @route AND q.lane IN ('live', 'bulk') AND q.status = 'pending' AND q.attempts > 0
+  WHERE q.route = @route AND q.lane IN ('live', 'bulk') AND q.dead_at IS NULL AND q.status = 'pending' AND q.attempts > 0
     AND q.available_at >= (SELECT failing_since FROM trip)
   UNION ALL
   SELECT q.idempotency_key
   FROM evaluation_outbox q
-  WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+  WHERE q.dead_at IS NOT NULL AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
     AND q.discarded_at IS NULL
     AND q.version_id = ANY (ARRAY(SELECT v.id FROM evaluator_version v WHERE v.route = @route))
     AND q.dead_at >= (SELECT failing_since FROM trip)

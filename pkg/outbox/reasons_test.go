@@ -49,7 +49,7 @@ func TestDeadReasons(t *testing.T) {
 			_, err := outbox.DeadReasons(ctx, tx)
 			return err
 		})
-		p.Uses("evaluation_outbox_dead_reason")
+		p.Uses("evaluation_outbox_buried_reason")
 		p.NoSort()
 		p.NoSeqScan("evaluation_outbox")
 		p.ReadsAtMost(most + 10)

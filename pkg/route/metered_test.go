@@ -208,6 +208,12 @@ func TestPermitOfTokens(t *testing.T) {
 	})
 }
 
+// lease leases all work.
+const lease = `WITH leased AS (
+	  UPDATE evaluation_outbox SET status = 'processing', lease_id = gen_random_uuid(), locked_by = 'w', locked_until = now() RETURNING route, idempotency_key
+	)
+	INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at) SELECT gen_random_uuid(), route, 'w', ARRAY[idempotency_key], 1, now() FROM leased`
+
 func TestPermitOfConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -216,11 +222,11 @@ func TestPermitOfConcurrentCalls(t *testing.T) {
 		t.Errorf("%d calls, want 2", got)
 	}
 	w.work()
-	w.exec("UPDATE evaluation_outbox SET status = 'processing', lease_id = gen_random_uuid(), locked_by = 'w', locked_until = now()")
+	w.exec(lease)
 	if got := w.permitted(); got != 1 {
 		t.Errorf("%d calls beside one, want 1", got)
 	}
-	w.exec("UPDATE evaluation_outbox SET route = 'other'")
+	w.exec("WITH moved AS (UPDATE evaluation_outbox SET route = 'other') UPDATE evaluation_claim SET route = 'other'")
 	if got := w.permitted(); got != 2 {
 		t.Errorf("%d calls beside one of another route, want 2", got)
 	}
@@ -237,7 +243,7 @@ func TestPermitSeesWhatItWaitedFor(t *testing.T) {
 		if _, err := route.Reserve(ctx, tx, "r", uuid.Nil); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "UPDATE evaluation_outbox SET status = 'processing', lease_id = gen_random_uuid(), locked_by = 'w', locked_until = now()"); err != nil {
+		if _, err := tx.Exec(ctx, lease); err != nil {
 			return err
 		}
 		go func() { waiting <- w.permitted() }()

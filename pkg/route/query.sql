@@ -24,7 +24,7 @@ ORDER BY r.name;
 UPDATE provider_route r
 SET state = 'half_open', probe_id = gen_random_uuid(), not_before = now() + make_interval(secs => @probe_seconds::float8), changed_at = now()
 WHERE r.name = @name AND r.state <> 'closed' AND r.not_before <= now() AND r.paused_at IS NULL
-  AND EXISTS (SELECT FROM evaluation_outbox o WHERE o.route = r.name AND o.lane IN ('live', 'bulk') AND o.status = 'pending' AND o.available_at <= now())
+  AND EXISTS (SELECT FROM evaluation_outbox o WHERE o.route = r.name AND o.lane IN ('live', 'bulk') AND o.dead_at IS NULL AND o.status = 'pending' AND o.available_at <= now())
 RETURNING r.probe_id;
 
 -- name: CancelProbe :exec
@@ -121,7 +121,9 @@ CROSS JOIN LATERAL (SELECT greatest(clock_timestamp(), l.refilled_at) AS at) c;
 
 -- name: CountCalls :one
 -- By a statement of its own: its snapshot has what was claimed while this transaction waited for the route.
-SELECT count(*)::int AS calls FROM evaluation_outbox WHERE route = @route AND status = 'processing';
+SELECT count(*)::int AS calls
+FROM evaluation_outbox o
+WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(c.keys) FROM evaluation_claim c WHERE c.route = @route)) AND o.status = 'processing';
 
 -- name: UsePermit :exec
 UPDATE provider_route

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/shopspring/decimal"
 	"golang.org/x/sync/errgroup"
@@ -86,7 +87,9 @@ func finish(ctx context.Context, db *bed.Database, batch []outbox.Claimed) error
 		if err := ledger.Close(ctx, tx, closures); err != nil {
 			return err
 		}
-		_, err := ledger.Save(ctx, tx, results)
-		return err
+		if _, err := ledger.Save(ctx, tx, results); err != nil {
+			return err
+		}
+		return outbox.EndClaims(ctx, tx, []uuid.UUID{batch[0].ClaimID})
 	})
 }

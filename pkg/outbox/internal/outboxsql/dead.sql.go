@@ -86,7 +86,7 @@ func (q *Queries) DeadKeyOf(ctx context.Context, ticketID uuid.UUID) ([]string, 
 
 const deadLoads = `-- name: DeadLoads :many
 SELECT d.route, d.lane, count(*) AS count, (sum(count(*)) OVER ())::bigint AS counted
-FROM (SELECT o.route, o.lane FROM evaluation_outbox o WHERE o.status = 'dead' AND o.discarded_at IS NULL LIMIT $1) d
+FROM (SELECT o.route, o.lane FROM evaluation_outbox o WHERE o.dead_at IS NOT NULL AND o.discarded_at IS NULL LIMIT $1) d
 GROUP BY d.route, d.lane
 `
 
@@ -139,7 +139,7 @@ const discardFiltered = `-- name: DiscardFiltered :execrows
 WITH unwanted AS MATERIALIZED (
   SELECT o.idempotency_key
   FROM evaluation_outbox o
-  WHERE o.status = 'dead' AND o.discarded_at IS NULL
+  WHERE o.dead_at IS NOT NULL AND o.discarded_at IS NULL
     AND ($1::text = '' OR o.last_class = $1) AND ($2::text = '' OR o.last_reason = $2)
     AND ($3::text = '' OR o.version_id = $3) AND ($4::text = '' OR o.route = $4) AND ($5::text = '' OR o.owner = $5)
     AND ($6::text = '' OR EXISTS (SELECT FROM ticket t WHERE t.content_hash = o.content_hash AND t.client_id = $6))
@@ -259,7 +259,7 @@ const groupDead = `-- name: GroupDead :many
 SELECT o.last_class::text AS class, o.last_reason::text AS reason, o.version_id, count(*) AS count,
        min(o.dead_at)::timestamptz AS first_dead_at, max(o.dead_at)::timestamptz AS last_dead_at
 FROM evaluation_outbox o
-WHERE o.status = 'dead' AND ($1::boolean OR o.discarded_at IS NULL)
+WHERE o.dead_at IS NOT NULL AND ($1::boolean OR o.discarded_at IS NULL)
   AND ($2::text = '' OR o.last_class = $2) AND ($3::text = '' OR o.last_reason = $3)
   AND ($4::text = '' OR o.version_id = $4) AND ($5::text = '' OR o.route = $5) AND ($6::text = '' OR o.owner = $6)
   AND ($7::text = '' OR EXISTS (SELECT FROM ticket t WHERE t.content_hash = o.content_hash AND t.client_id = $7))
@@ -330,13 +330,15 @@ func (q *Queries) GroupDead(ctx context.Context, arg GroupDeadParams) ([]GroupDe
 
 const laneLoads = `-- name: LaneLoads :many
 SELECT r.route::text AS route, l.lane::text AS lane,
-       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'pending'
+       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.dead_at IS NULL AND o.status = 'pending'
                                 AND o.available_at <= now() LIMIT $1) w)::bigint AS ready,
-       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'pending'
+       (SELECT count(*) FROM (SELECT FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.dead_at IS NULL AND o.status = 'pending'
                                 AND o.available_at > now() LIMIT $1) w)::bigint AS scheduled,
-       (SELECT count(*) FROM evaluation_outbox o WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'processing')::bigint AS running,
+       (SELECT count(*) FROM evaluation_outbox o
+        WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(c.keys) FROM evaluation_claim c WHERE c.route = r.route))
+          AND o.lane = l.lane AND o.status = 'processing')::bigint AS running,
        coalesce((SELECT extract(epoch FROM now() - o.available_at) FROM evaluation_outbox o
-                 WHERE o.route = r.route AND o.lane = l.lane AND o.status = 'pending' AND o.available_at <= now()
+                 WHERE o.route = r.route AND o.lane = l.lane AND o.dead_at IS NULL AND o.status = 'pending' AND o.available_at <= now()
                  ORDER BY o.available_at, o.idempotency_key LIMIT 1), -1)::float8 AS oldest_seconds
 FROM unnest($2::text[]) AS r(route)
 CROSS JOIN unnest(ARRAY['live', 'bulk']) AS l(lane)
@@ -356,7 +358,7 @@ type LaneLoadsRow struct {
 	OldestSeconds float64
 }
 
-// What waits and runs. Counting stops at most rows; each is a walk of that length at most along the claim's index.
+// What waits and runs. Counting of what waits stops at most rows; each is a walk of that length at most along the claim's index.
 func (q *Queries) LaneLoads(ctx context.Context, arg LaneLoadsParams) ([]LaneLoadsRow, error) {
 	rows, err := q.db.Query(ctx, laneLoads, arg.Most, arg.Routes)
 	if err != nil {
@@ -390,7 +392,7 @@ SELECT o.idempotency_key, o.ticket_id, o.version_id, o.route, o.lane, o.last_cla
        EXISTS (SELECT FROM model_call m WHERE m.idempotency_key = o.idempotency_key AND m.outcome IN ('saved', 'rejected')
                  AND m.response IS NOT NULL AND m.recalled_by IS NULL)::boolean AS has_response
 FROM evaluation_outbox o
-WHERE o.status = 'dead' AND ($1::boolean OR o.discarded_at IS NULL)
+WHERE o.dead_at IS NOT NULL AND ($1::boolean OR o.discarded_at IS NULL)
   AND (o.dead_at, o.idempotency_key) < ($2::timestamptz, $3::text)
   AND ($4::text = '' OR o.last_class = $4) AND ($5::text = '' OR o.last_reason = $5)
   AND ($6::text = '' OR o.version_id = $6) AND ($7::text = '' OR o.route = $7) AND ($8::text = '' OR o.owner = $8)
@@ -578,7 +580,7 @@ const selectDead = `-- name: SelectDead :execrows
 INSERT INTO replay_selection (id, idempotency_key, dead_at)
 SELECT $1::uuid, o.idempotency_key, o.dead_at
 FROM evaluation_outbox o
-WHERE o.status = 'dead' AND o.dead_at < now() AND ($2::boolean OR o.discarded_at IS NULL)
+WHERE o.dead_at < now() AND ($2::boolean OR o.discarded_at IS NULL)
   AND ($3::text[] IS NULL OR o.idempotency_key = ANY ($3::text[]))
   AND ($4::text = '' OR o.last_class = $4) AND ($5::text = '' OR o.last_reason = $5)
   AND ($6::text = '' OR o.version_id = $6) AND ($7::text = '' OR o.route = $7) AND ($8::text = '' OR o.owner = $8)

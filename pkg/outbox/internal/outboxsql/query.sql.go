@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/shopspring/decimal"
 )
 
@@ -82,7 +83,7 @@ const claim = `-- name: Claim :many
 WITH picked AS MATERIALIZED (
   SELECT q.ctid::tid AS place
   FROM evaluation_outbox q
-  WHERE q.route = $1 AND q.lane = $2 AND q.status = 'pending'
+  WHERE q.route = $1 AND q.lane = $2 AND q.dead_at IS NULL AND q.status = 'pending'
     AND (q.available_at, q.idempotency_key) > ($3::timestamptz, $4::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
   LIMIT $5
@@ -93,7 +94,12 @@ WITH picked AS MATERIALIZED (
       locked_by = $6::text, locked_until = now() + make_interval(secs => $7::float8)
   WHERE o.ctid = ANY (ARRAY(SELECT place FROM picked))
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
-            o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id
+            o.available_at, o.lease_id, o.ctid::tid AS place, o.trace_context, o.created_at, o.job_id
+), listed AS (
+  INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+  SELECT $8::uuid, $1, $6::text, array_agg(idempotency_key), count(*), now() + make_interval(secs => $9::float8)
+  FROM claimed
+  HAVING count(*) > 0
 ), unjudged AS MATERIALIZED ( -- once for the batch: the ledger has a partition for every month
   SELECT m.idempotency_key, m.id, m.response, m.reason
   FROM model_call m
@@ -101,7 +107,7 @@ WITH picked AS MATERIALIZED (
     AND m.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM claimed))
     AND m.unjudged AND m.recalled_by IS NULL
 ), known AS (
-  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
+  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.place, c.trace_context, c.created_at, c.job_id, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
   FROM claimed c
   LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
@@ -113,7 +119,7 @@ WITH picked AS MATERIALIZED (
   WHERE call_id IS NOT NULL
 )
 SELECT k.idempotency_key, k.content_hash, k.ticket_id, k.version_id, k.attempts, k.unknown_calls, k.available_at,
-       k.lease_id::uuid AS lease_id, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
+       k.lease_id::uuid AS lease_id, k.place::tid AS place, k.trace_context, extract(epoch FROM now() - k.created_at)::float8 AS age_seconds,
        k.answered::boolean AS answered, coalesce(k.saved_call_id, '00000000-0000-0000-0000-000000000000')::uuid AS saved_call_id, k.saved_response, coalesce(k.saved_reason, '')::text AS saved_reason,
        coalesce(k.call_id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id, t.subject, t.message
 FROM known k
@@ -128,6 +134,8 @@ type ClaimParams struct {
 	Most         int32
 	Worker       string
 	LeaseSeconds float64
+	Claim        uuid.UUID
+	CheckSeconds float64
 }
 
 type ClaimRow struct {
@@ -139,6 +147,7 @@ type ClaimRow struct {
 	UnknownCalls   int32
 	AvailableAt    time.Time
 	LeaseID        uuid.UUID
+	Place          pgtype.TID
 	TraceContext   string
 	AgeSeconds     float64
 	Answered       bool
@@ -161,6 +170,8 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.Most,
 		arg.Worker,
 		arg.LeaseSeconds,
+		arg.Claim,
+		arg.CheckSeconds,
 	)
 	if err != nil {
 		return nil, err
@@ -178,6 +189,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.UnknownCalls,
 			&i.AvailableAt,
 			&i.LeaseID,
+			&i.Place,
 			&i.TraceContext,
 			&i.AgeSeconds,
 			&i.Answered,
@@ -202,7 +214,7 @@ const claimWithin = `-- name: ClaimWithin :many
 WITH picked AS MATERIALIZED (
   SELECT q.idempotency_key, q.available_at, q.ticket_id, q.version_id
   FROM evaluation_outbox q
-  WHERE q.route = $1 AND q.lane = $2 AND q.status = 'pending'
+  WHERE q.route = $1 AND q.lane = $2 AND q.dead_at IS NULL AND q.status = 'pending'
     AND (q.available_at, q.idempotency_key) > ($3::timestamptz, $4::text) AND q.available_at <= now()
   ORDER BY q.available_at, q.idempotency_key
   LIMIT $5
@@ -243,6 +255,11 @@ WITH picked AS MATERIALIZED (
   WHERE o.idempotency_key = j.idempotency_key AND j.fits
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
+), listed AS (
+  INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+  SELECT $13::uuid, $1, $11::text, array_agg(idempotency_key), count(*), now() + make_interval(secs => $14::float8)
+  FROM claimed
+  HAVING count(*) > 0
 ), known AS (
   SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
          CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
@@ -288,6 +305,8 @@ type ClaimWithinParams struct {
 	Budget       *decimal.Decimal
 	Worker       string
 	LeaseSeconds float64
+	Claim        uuid.UUID
+	CheckSeconds float64
 }
 
 type ClaimWithinRow struct {
@@ -333,6 +352,8 @@ func (q *Queries) ClaimWithin(ctx context.Context, arg ClaimWithinParams) ([]Cla
 		arg.Budget,
 		arg.Worker,
 		arg.LeaseSeconds,
+		arg.Claim,
+		arg.CheckSeconds,
 	)
 	if err != nil {
 		return nil, err
@@ -373,6 +394,17 @@ func (q *Queries) ClaimWithin(ctx context.Context, arg ClaimWithinParams) ([]Cla
 		return nil, err
 	}
 	return items, nil
+}
+
+const endClaims = `-- name: EndClaims :exec
+DELETE FROM evaluation_claim c
+WHERE c.id = ANY (ARRAY(SELECT e.id FROM evaluation_claim e WHERE e.id = ANY ($1::uuid[]) FOR UPDATE SKIP LOCKED))
+`
+
+// What is looked at right now is ended by who looks.
+func (q *Queries) EndClaims(ctx context.Context, claims []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, endClaims, claims)
+	return err
 }
 
 const enqueue = `-- name: Enqueue :many
@@ -430,15 +462,15 @@ func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) ([]string, err
 const extend = `-- name: Extend :many
 WITH held AS MATERIALIZED (
   SELECT q.idempotency_key FROM evaluation_outbox q
-  WHERE q.lease_id = ANY ($1::uuid[]) AND q.status = 'processing' AND q.locked_by = $2::text
+  WHERE q.idempotency_key = ANY ($2::text[]) AND q.status = 'processing' AND q.locked_by = $3::text
   FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
   UPDATE evaluation_outbox o
-  SET locked_until = now() + make_interval(secs => $3::float8)
+  SET locked_until = now() + make_interval(secs => $4::float8)
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM held))
 ), alive AS MATERIALIZED (
   SELECT q.lease_id FROM evaluation_outbox q
-  WHERE q.lease_id = ANY ($1::uuid[]) AND q.status = 'processing' AND q.locked_by = $2::text
+  WHERE q.idempotency_key = ANY ($2::text[]) AND q.status = 'processing' AND q.locked_by = $3::text
 )
 SELECT u.lease::uuid AS lease
 FROM unnest($1::uuid[]) AS u(lease)
@@ -447,6 +479,7 @@ WHERE u.lease NOT IN (SELECT lease_id FROM alive)
 
 type ExtendParams struct {
 	Leases       []uuid.UUID
+	Keys         []string
 	Worker       string
 	LeaseSeconds float64
 }
@@ -454,7 +487,12 @@ type ExtendParams struct {
 // The heartbeat: one statement for all leases of a worker. A row that is locked is being settled; it is passed
 // over and not waited for. The leases that are lost come back.
 func (q *Queries) Extend(ctx context.Context, arg ExtendParams) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, extend, arg.Leases, arg.Worker, arg.LeaseSeconds)
+	rows, err := q.db.Query(ctx, extend,
+		arg.Leases,
+		arg.Keys,
+		arg.Worker,
+		arg.LeaseSeconds,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -538,6 +576,52 @@ func (q *Queries) FinishMoved(ctx context.Context, keys []string) error {
 	return err
 }
 
+const finishPlaced = `-- name: FinishPlaced :many
+WITH locked AS MATERIALIZED (
+  SELECT o.ctid::tid AS place, o.idempotency_key, o.lease_id
+  FROM evaluation_outbox o
+  WHERE o.ctid = ANY ($1::tid[]) AND o.status = 'processing'
+  ORDER BY o.idempotency_key
+  FOR UPDATE
+), owned AS MATERIALIZED (
+  SELECT l.place
+  FROM locked l
+  JOIN ROWS FROM (unnest($2::text[]), unnest($3::uuid[])) AS u(key, lease) ON u.key = l.idempotency_key
+  WHERE l.lease_id = u.lease
+)
+DELETE FROM evaluation_outbox o
+WHERE o.ctid = ANY (ARRAY(SELECT place FROM owned))
+RETURNING o.idempotency_key
+`
+
+type FinishPlacedParams struct {
+	Places []pgtype.TID
+	Keys   []string
+	Leases []uuid.UUID
+}
+
+// Finish, for work that is still where its claim has put it, which needs no index to be found: a place at which another
+// row is by now is passed over. The keys deleted come back.
+func (q *Queries) FinishPlaced(ctx context.Context, arg FinishPlacedParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, finishPlaced, arg.Places, arg.Keys, arg.Leases)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var idempotency_key string
+		if err := rows.Scan(&idempotency_key); err != nil {
+			return nil, err
+		}
+		items = append(items, idempotency_key)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const follow = `-- name: Follow :many
 SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk, (status = 'dead' AND last_reason = 'erased')::boolean AS erased
 FROM evaluation_outbox
@@ -574,22 +658,24 @@ func (q *Queries) Follow(ctx context.Context, keys []string) ([]FollowRow, error
 }
 
 const leased = `-- name: Leased :many
-SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.route,
+SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.ctid::tid AS place, o.route,
        coalesce(m.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id
 FROM evaluation_outbox o
 LEFT JOIN model_call m ON m.id = o.lease_id AND m.outcome = 'open'
-WHERE o.locked_by = $1::text AND o.status = 'processing'
+WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(c.keys) FROM evaluation_claim c WHERE c.worker = $1::text))
+  AND o.locked_by = $1::text AND o.status = 'processing'
 ORDER BY o.idempotency_key
 `
 
 type LeasedRow struct {
 	IdempotencyKey string
 	LeaseID        uuid.UUID
+	Place          pgtype.TID
 	Route          string
 	CallID         uuid.UUID
 }
 
-// What a worker holds as far as the table knows, with the calls that it may make.
+// What a worker holds as far as the tables know, with the calls that it may make.
 func (q *Queries) Leased(ctx context.Context, worker string) ([]LeasedRow, error) {
 	rows, err := q.db.Query(ctx, leased, worker)
 	if err != nil {
@@ -602,6 +688,7 @@ func (q *Queries) Leased(ctx context.Context, worker string) ([]LeasedRow, error
 		if err := rows.Scan(
 			&i.IdempotencyKey,
 			&i.LeaseID,
+			&i.Place,
 			&i.Route,
 			&i.CallID,
 		); err != nil {
@@ -615,6 +702,24 @@ func (q *Queries) Leased(ctx context.Context, worker string) ([]LeasedRow, error
 	return items, nil
 }
 
+const listLost = `-- name: ListLost :exec
+INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+SELECT uuid_v7(), l.route, l.locked_by, array_agg(l.idempotency_key), count(*), now()
+FROM (
+  SELECT o.route, o.locked_by, o.idempotency_key, row_number() OVER (PARTITION BY o.route, o.locked_by) / $1::bigint AS part
+  FROM evaluation_outbox o
+  WHERE o.status = 'processing' AND o.locked_until < now()
+    AND o.idempotency_key NOT IN (SELECT unnest(c.keys) FROM evaluation_claim c)
+) l
+GROUP BY l.route, l.locked_by, l.part
+`
+
+// Makes claims of the leases that are over and in no claim: those of a release that did not list them. It reads all work.
+func (q *Queries) ListLost(ctx context.Context, most int64) error {
+	_, err := q.db.Exec(ctx, listLost, most)
+	return err
+}
+
 const lockForBurial = `-- name: LockForBurial :exec
 SELECT FROM evaluation_outbox
 WHERE idempotency_key = ANY ($1::text[])
@@ -625,6 +730,17 @@ FOR UPDATE
 // Before Bury and apart from it, which so sees the results of those who held the locks before.
 func (q *Queries) LockForBurial(ctx context.Context, keys []string) error {
 	_, err := q.db.Exec(ctx, lockForBurial, keys)
+	return err
+}
+
+const lookAtClaims = `-- name: LookAtClaims :exec
+UPDATE evaluation_claim c SET check_at = now()
+WHERE c.id = ANY (ARRAY(SELECT e.id FROM evaluation_claim e WHERE e.check_at > now() FOR NO KEY UPDATE SKIP LOCKED))
+`
+
+// Has all claims be looked at now.
+func (q *Queries) LookAtClaims(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, lookAtClaims)
 	return err
 }
 
@@ -689,13 +805,25 @@ func (q *Queries) Rearm(ctx context.Context, arg RearmParams) ([]string, error) 
 	return items, nil
 }
 
-const reclaim = `-- name: Reclaim :many
-WITH expired AS MATERIALIZED (
+const reclaim = `-- name: Reclaim :one
+WITH chosen AS MATERIALIZED (
+  SELECT x.id FROM (
+    SELECT c.id, sum(c.size) OVER (ORDER BY c.check_at, c.id) - c.size AS before FROM evaluation_claim c WHERE c.check_at <= now()
+  ) x
+  WHERE x.before < $1::bigint
+), due AS MATERIALIZED (
+  SELECT c.id, c.keys FROM evaluation_claim c
+  WHERE c.id = ANY (ARRAY(SELECT id FROM chosen)) AND c.check_at <= now()
+  ORDER BY c.id
+  FOR UPDATE SKIP LOCKED
+), leased AS MATERIALIZED (
+  SELECT o.idempotency_key, o.locked_until FROM evaluation_outbox o
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(d.keys) FROM due d)) AND o.status = 'processing'
+), expired AS MATERIALIZED (
   SELECT o.idempotency_key, o.lease_id, o.version_id, o.attempts, o.unknown_calls
   FROM evaluation_outbox o
-  WHERE o.status = 'processing' AND o.locked_until < now()
-  ORDER BY o.lease_id
-  LIMIT $1
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT l.idempotency_key FROM leased l WHERE l.locked_until < now()))
+    AND o.status = 'processing' AND o.locked_until < now()
   FOR NO KEY UPDATE SKIP LOCKED
 ), lost AS (
   UPDATE model_call m
@@ -712,50 +840,68 @@ WITH expired AS MATERIALIZED (
                              AND m.unjudged AND m.recalled_by IS NULL) AS dead
   FROM (SELECT x.idempotency_key, x.lease_id, x.version_id, x.attempts, x.unknown_calls, x.lease_id IN (SELECT lease_id FROM lost) AS lost FROM expired x) e
   JOIN evaluator_version v ON v.id = e.version_id
+), reclaimed AS (
+  UPDATE evaluation_outbox o
+  SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
+      dead_at = CASE WHEN j.dead THEN now() END,
+      lease_id = NULL, locked_by = NULL, locked_until = NULL,
+      available_at = now(),
+      attempts = o.attempts - (NOT j.lost)::int,
+      unknown_calls = o.unknown_calls + j.lost::int,
+      last_class = CASE WHEN j.dead OR j.lost THEN 'unknown' ELSE o.last_class END,
+      last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
+      last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
+  FROM judged j
+  WHERE o.idempotency_key = j.idempotency_key
+  RETURNING o.idempotency_key, j.lost, j.dead
+), left_over AS MATERIALIZED (
+  SELECT k.id, min(l.locked_until) AS until
+  FROM (SELECT d.id, unnest(d.keys) AS key FROM due d) k
+  JOIN leased l ON l.idempotency_key = k.key
+  WHERE l.idempotency_key NOT IN (SELECT idempotency_key FROM expired)
+  GROUP BY k.id
+), kept AS (
+  UPDATE evaluation_claim c
+  SET check_at = now() + least(make_interval(secs => $2::float8), greatest(l.until - now(), interval '500 milliseconds'))
+  FROM left_over l
+  WHERE c.id = l.id
+), ended AS (
+  DELETE FROM evaluation_claim c
+  WHERE c.id = ANY (ARRAY(SELECT d.id FROM due d WHERE d.id NOT IN (SELECT id FROM left_over)))
 )
-UPDATE evaluation_outbox o
-SET status = CASE WHEN j.dead THEN 'dead' ELSE 'pending' END,
-    dead_at = CASE WHEN j.dead THEN now() END,
-    lease_id = NULL, locked_by = NULL, locked_until = NULL,
-    available_at = now(),
-    attempts = o.attempts - (NOT j.lost)::int,
-    unknown_calls = o.unknown_calls + j.lost::int,
-    last_class = CASE WHEN j.dead OR j.lost THEN 'unknown' ELSE o.last_class END,
-    last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
-    last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
-FROM judged j
-WHERE o.idempotency_key = j.idempotency_key
-RETURNING o.idempotency_key, j.lost::boolean AS lost, j.dead::boolean AS dead
+SELECT (SELECT count(*) FROM due)::bigint AS claims,
+       (SELECT count(*) FROM reclaimed WHERE NOT dead)::bigint AS pending,
+       (SELECT count(*) FROM reclaimed WHERE lost)::bigint AS unknown,
+       ARRAY(SELECT idempotency_key FROM reclaimed WHERE dead)::text[] AS dead
 `
 
-type ReclaimRow struct {
-	IdempotencyKey string
-	Lost           bool
-	Dead           bool
+type ReclaimParams struct {
+	Most         int64
+	CheckSeconds float64
 }
 
-// Takes back expired leases. An open call of such a lease may have been sent and paid: it is closed as unknown
-// and counted, and its work is sent again only as its version allows. A row whose answer is already here, or
-// whose call was never opened, goes back with its attempt refunded. The oldest leases come first: nobody is waited for,
-// so their order is that of an index, which a plan does not leave for the keys of the whole backlog.
-func (q *Queries) Reclaim(ctx context.Context, most int32) ([]ReclaimRow, error) {
-	rows, err := q.db.Query(ctx, reclaim, most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ReclaimRow
-	for rows.Next() {
-		var i ReclaimRow
-		if err := rows.Scan(&i.IdempotencyKey, &i.Lost, &i.Dead); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+type ReclaimRow struct {
+	Claims  int64
+	Pending int64
+	Unknown int64
+	Dead    []string
+}
+
+// Takes back expired leases, of the claims that are to be looked at by now. An open call of such a lease may have been sent
+// and paid: it is closed as unknown and counted, and its work is sent again only as its version allows. A row whose answer is
+// already here, or whose call was never opened, goes back with its attempt refunded. Claims of which nothing is leased any
+// longer end; the others are looked at again when the next of their leases may be over, and not much later than that. A row
+// that somebody is at is not waited for.
+func (q *Queries) Reclaim(ctx context.Context, arg ReclaimParams) (ReclaimRow, error) {
+	row := q.db.QueryRow(ctx, reclaim, arg.Most, arg.CheckSeconds)
+	var i ReclaimRow
+	err := row.Scan(
+		&i.Claims,
+		&i.Pending,
+		&i.Unknown,
+		&i.Dead,
+	)
+	return i, err
 }
 
 const refundTrip = `-- name: RefundTrip :many
@@ -764,12 +910,12 @@ WITH trip AS MATERIALIZED (
 ), failing AS MATERIALIZED (
   SELECT q.idempotency_key
   FROM evaluation_outbox q
-  WHERE q.route = $1 AND q.lane IN ('live', 'bulk') AND q.status = 'pending' AND q.attempts > 0
+  WHERE q.route = $1 AND q.lane IN ('live', 'bulk') AND q.dead_at IS NULL AND q.status = 'pending' AND q.attempts > 0
     AND q.available_at >= (SELECT failing_since FROM trip)
   UNION ALL
   SELECT q.idempotency_key
   FROM evaluation_outbox q
-  WHERE q.status = 'dead' AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
+  WHERE q.dead_at IS NOT NULL AND q.last_class = 'transient' AND q.last_reason IN ('attempts_spent', 'too_old') AND q.attempts > 0
     AND q.discarded_at IS NULL
     AND q.version_id = ANY (ARRAY(SELECT v.id FROM evaluator_version v WHERE v.route = $1))
     AND q.dead_at >= (SELECT failing_since FROM trip)

@@ -32,7 +32,7 @@ const beginProbe = `-- name: BeginProbe :one
 UPDATE provider_route r
 SET state = 'half_open', probe_id = gen_random_uuid(), not_before = now() + make_interval(secs => $1::float8), changed_at = now()
 WHERE r.name = $2 AND r.state <> 'closed' AND r.not_before <= now() AND r.paused_at IS NULL
-  AND EXISTS (SELECT FROM evaluation_outbox o WHERE o.route = r.name AND o.lane IN ('live', 'bulk') AND o.status = 'pending' AND o.available_at <= now())
+  AND EXISTS (SELECT FROM evaluation_outbox o WHERE o.route = r.name AND o.lane IN ('live', 'bulk') AND o.dead_at IS NULL AND o.status = 'pending' AND o.available_at <= now())
 RETURNING r.probe_id
 `
 
@@ -148,7 +148,9 @@ func (q *Queries) Controls(ctx context.Context, name string) ([]ControlsRow, err
 }
 
 const countCalls = `-- name: CountCalls :one
-SELECT count(*)::int AS calls FROM evaluation_outbox WHERE route = $1 AND status = 'processing'
+SELECT count(*)::int AS calls
+FROM evaluation_outbox o
+WHERE o.idempotency_key = ANY (ARRAY(SELECT unnest(c.keys) FROM evaluation_claim c WHERE c.route = $1)) AND o.status = 'processing'
 `
 
 // By a statement of its own: its snapshot has what was claimed while this transaction waited for the route.

@@ -119,6 +119,8 @@ func TestSnapshot(t *testing.T) {
 	w.work(1, ", available_at", ", now() - interval '2 hours'")
 	w.work(2, ", available_at", ", now() + interval '1 hour'")
 	w.work(1, ", status, lease_id, locked_by, locked_until", ", 'processing', gen_random_uuid(), 'w', now() + interval '1 hour'")
+	w.exec(`INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
+		SELECT gen_random_uuid(), route, 'w', ARRAY[idempotency_key], 1, now() FROM evaluation_outbox WHERE status = 'processing'`)
 	w.work(4, ", status, dead_at, last_class, last_reason", ", 'dead', now(), 'permanent', 'refusal'")
 	w.work(2, ", status, dead_at, last_class, last_reason", ", 'dead', now(), 'unknown', 'unknown_outcome'")
 	w.work(5, ", status, dead_at, last_class, last_reason, discarded_at", ", 'dead', now(), 'unknown', 'unknown_outcome', now()")

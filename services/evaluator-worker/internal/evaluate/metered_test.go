@@ -389,6 +389,9 @@ func TestLateResponseCorrectsItsCharge(t *testing.T) {
 	worst := r.spent(route.Budget{Scope: route.AllRoutes, Period: route.Day})
 	r.exec("UPDATE evaluation_outbox SET locked_until = now() - interval '1 second', available_at = now() + interval '1 hour'")
 	if err := postgres.InTx(t.Context(), r.db, func(ctx context.Context, tx pgx.Tx) error {
+		if err := outbox.Recheck(ctx, tx); err != nil {
+			return err
+		}
 		_, _, err := outbox.Reclaim(ctx, tx, 10)
 		return err
 	}); err != nil {

@@ -82,6 +82,9 @@ func (w *Worker) settle(ctx context.Context, group []settlement) {
 			return
 		case ctx.Err() != nil:
 			slog.ErrorContext(ctx, "stopped with settlements unsaved: their calls will count as unknown", slog.Int("settlements", len(group)), slog.Any("error", err))
+			for _, s := range group {
+				w.leave(s.item)
+			}
 			return
 		case unreachable(err):
 			slog.WarnContext(ctx, "cannot save settlements, trying again", slog.Int("settlements", len(group)), slog.Any("error", err))
@@ -106,7 +109,7 @@ func (w *Worker) settle(ctx context.Context, group []settlement) {
 func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 	slog.ErrorContext(ctx, "cannot write a result", slog.Any("key", s.item.Key), slog.Any("error", cause))
 	if s.closure == nil || s.closure.Response == nil {
-		w.leave(s.item.ID) // nothing to keep; the lease expires
+		w.leave(s.item) // nothing to keep; the lease expires
 		return
 	}
 	crashpoint.Pass(crashpoint.KeepBegun)
@@ -121,7 +124,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 		}
 		slog.ErrorContext(ctx, "cannot save a response", slog.Any("key", s.item.Key), slog.Any("error", err))
 		if !unreachable(err) || !backoff.Sleep(ctx, pause) {
-			w.leave(s.item.ID)
+			w.leave(s.item)
 			return
 		}
 	}
@@ -134,6 +137,7 @@ func (w *Worker) keepResponse(ctx context.Context, s settlement, cause error) {
 func (w *Worker) write(ctx context.Context, group []settlement) error {
 	told := 0
 	var done written
+	over := w.claims.takeOver()
 	ctx, span := w.startSettle(ctx, group)
 	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
 		crashpoint.Pass(crashpoint.SettleBegun)
@@ -180,11 +184,16 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 		}
 		err = route.Charge(ctx, tx, deltas)
 		crashpoint.PassIf(len(deltas) > 0, crashpoint.SettleCharged)
-		return err
+		if err != nil {
+			return err
+		}
+		return outbox.EndClaims(ctx, tx, over)
 	})
 	if err == nil {
 		w.measure(ctx, group, done)
 		w.told(told)
+	} else {
+		w.claims.putBack(over)
 	}
 	endSpan(span, err)
 	return err
@@ -280,8 +289,19 @@ func changesOf(group []settlement, down map[string]bool, tried map[content.Key]t
 	return c
 }
 
+// endClaims strikes off the last claims of a worker that stops. Those of one that works on go with what it writes next.
+func (w *Worker) endClaims(ctx context.Context) {
+	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
+		return outbox.EndClaims(ctx, tx, w.claims.takeOver())
+	})
+	if err != nil {
+		slog.WarnContext(ctx, "cannot end the last claims: whoever reclaims leases does it", slog.Any("error", err))
+	}
+}
+
 // conclude ends the worker's care for a group.
 func (w *Worker) conclude(ctx context.Context, group []settlement) {
+	w.claims.settle(group)
 	w.mu.Lock()
 	for _, s := range group {
 		delete(w.held, s.item.ID)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/outbox"
 	"github.com/evalonce/evalonce/pkg/postgres"
 )
@@ -37,10 +38,11 @@ func (w *Worker) suspectStrays(err error) {
 }
 
 // leave lets go of a lease whose settlement the database refuses in every form. It is no stray: its call may have left.
-func (w *Worker) leave(id uuid.UUID) {
+func (w *Worker) leave(it *item) {
+	w.claims.keep(it.ClaimID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.strays.left[id] = struct{}{}
+	w.strays.left[it.ID] = struct{}{}
 }
 
 // giveBackStrays releases stray leases, where a claim of unknown outcome may have left some.
@@ -81,7 +83,7 @@ func (w *Worker) giveBackStrays(ctx context.Context) {
 }
 
 // adoptStrays takes those of its leases into the worker's care that it does not know.
-func (w *Worker) adoptStrays(leased []outbox.Held, known map[uuid.UUID]struct{}) (found []outbox.Held) {
+func (w *Worker) adoptStrays(leased []outbox.Held, known map[uuid.UUID]content.Key) (found []outbox.Held) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	left := make(map[uuid.UUID]struct{}, len(w.strays.left))
@@ -91,7 +93,7 @@ func (w *Worker) adoptStrays(leased []outbox.Held, known map[uuid.UUID]struct{})
 			continue
 		}
 		if _, ok := known[h.ID]; !ok {
-			w.held[h.ID] = struct{}{}
+			w.held[h.ID] = h.Key
 			found = append(found, h)
 		}
 	}

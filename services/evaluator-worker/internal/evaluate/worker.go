@@ -80,6 +80,7 @@ type Worker struct {
 	gate      *route.Gate
 	tickets   *ticketdb.Store
 	settled   chan settlement
+	claims    *claims
 	gathering sync.Mutex // one group is gathered at a time, so that it gets all that comes
 
 	// refreshing is held while the routes are read: what was read first must not be kept last.
@@ -89,7 +90,7 @@ type Worker struct {
 	claiming sync.RWMutex
 
 	mu       sync.Mutex
-	held     map[uuid.UUID]struct{} // leases
+	held     map[uuid.UUID]content.Key // leases
 	versions map[string]evaluation.Version
 	lines    map[string]*line
 	unserved []*line // of lines, those that nobody claims for yet
@@ -102,7 +103,7 @@ type Worker struct {
 func New(o Options) *Worker {
 	return &Worker{
 		Options: o, providers: o.Providers, gate: route.New(o.Settles), tickets: ticketdb.New(o.Settles),
-		settled: make(chan settlement, claimMost), held: map[uuid.UUID]struct{}{},
+		settled: make(chan settlement, claimMost), claims: newClaims(), held: map[uuid.UUID]content.Key{},
 		versions: map[string]evaluation.Version{}, lines: map[string]*line{},
 		strays: strays{left: map[uuid.UUID]struct{}{}},
 	}
@@ -141,6 +142,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	close(w.settled)
 	giveUp := time.AfterFunc(SaveMost, stopUpkeep)
 	settling.Wait()
+	w.endClaims(upkeep)
 	giveUp.Stop()
 	stopUpkeep()
 	heartbeat.Wait()
@@ -488,9 +490,10 @@ func (w *Worker) begin(ctx context.Context, l *line, rows []outbox.Claimed, t te
 	items := make([]*item, 0, len(rows))
 	now := time.Now()
 	var problem error
+	w.claims.begin(rows)
 	w.mu.Lock()
 	for _, r := range rows {
-		w.held[r.ID] = struct{}{}
+		w.held[r.ID] = r.Key
 	}
 	w.mu.Unlock()
 	for _, r := range rows {
@@ -537,9 +540,9 @@ func (w *Worker) heartbeats(ctx context.Context) {
 		case <-ticker.C:
 		}
 		w.mu.Lock()
-		leases := make([]uuid.UUID, 0, len(w.held))
-		for id := range w.held {
-			leases = append(leases, id)
+		leases := make([]outbox.Lease, 0, len(w.held))
+		for id, key := range w.held {
+			leases = append(leases, outbox.Lease{Key: key, ID: id})
 		}
 		w.mu.Unlock()
 		crashpoint.PassIf(len(leases) > 0, crashpoint.HeartbeatBegun)

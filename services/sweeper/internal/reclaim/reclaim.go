@@ -18,8 +18,12 @@ import (
 
 const batch = 500
 
-// Run reclaims until no expired lease is left that nobody else is at. What it returns was done, also beside an error.
+// Run reclaims until no expired lease is left that nobody else is at, those too that no claim lists. What it returns was
+// done, also beside an error.
 func Run(ctx context.Context, db postgres.Beginner) (total outbox.Reclaimed, err error) {
+	if err := postgres.InTx(ctx, db, outbox.Recheck); err != nil {
+		return outbox.Reclaimed{}, err
+	}
 	for {
 		var r outbox.Reclaimed
 		err := postgres.InTx(ctx, db, func(ctx context.Context, tx pgx.Tx) (err error) {

@@ -190,6 +190,9 @@ func TestTicketsOfDeadWorkAreTold(t *testing.T) {
 	if _, err := w.db.Exec(t.Context(), `UPDATE evaluation_outbox SET locked_until = now() - interval '1 second', unknown_calls = 100`); err != nil {
 		t.Fatal(err)
 	}
+	if err := postgres.InTx(t.Context(), w.db, outbox.Recheck); err != nil {
+		t.Fatal(err)
+	}
 	reclaimed := make(chan error, 1)
 	reclaim := func(ctx context.Context) {
 		reclaimed <- postgres.InTx(ctx, w.db, func(ctx context.Context, tx pgx.Tx) error {
