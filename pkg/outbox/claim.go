@@ -168,7 +168,7 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 		return nil, fmt.Errorf("claim on route %s, lane %s: make an identifier: %w", c.route, c.lane, err)
 	}
 	q := outboxsql.New(tx)
-	if err := q.PlanClaim(ctx); err != nil {
+	if err := q.PlanWalk(ctx); err != nil {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)
 	}
 	within, err := q.ClaimWithin(ctx, outboxsql.ClaimWithinParams{

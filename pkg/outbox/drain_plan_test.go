@@ -144,3 +144,48 @@ func planOf(t *testing.T, w *world, name string, do func(context.Context, pgx.Tx
 		return do(t.Context(), tx, outbox.NewClaimer(tx.(postgres.Beginner), routeName, outbox.Live, "a", time.Minute))
 	})
 }
+
+// A claim is planned once for a connection, which may be before there is anything to claim.
+func TestClaimIsPlannedForTablesThatGrow(t *testing.T) {
+	t.Parallel()
+	const batch, most = 100, 1000
+	w := newWorld(t)
+	for _, table := range []string{"evaluation_outbox", "evaluation_result", "ticket"} {
+		w.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)") // its analysis would have it planned again
+	}
+	w.exec("VACUUM ANALYZE evaluation_outbox, evaluation_result") // they are known to be empty, as the queue often is
+	conn, err := w.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	claimer := outbox.NewClaimer(conn, routeName, outbox.Live, "a", time.Minute)
+	if none, err := claimer.Claim(t.Context(), batch); err != nil || len(none) != 0 {
+		t.Fatalf("claimed %d, %v", len(none), err)
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	digest := w.version.Digest()
+	for _, fill := range []string{
+		`INSERT INTO ticket (id, client_id, subject, message, content_hash)
+			SELECT uuid_v7(), 'c', '', n::text, sha256(n::text::bytea) FROM generate_series(1, 20000) n`,
+		`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+				model_version, prompt_version, policy_version, priority, queue, model_call_id)
+			SELECT md5(id::text), content_hash, id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM ticket`,
+	} {
+		if _, err := tx.Exec(t.Context(), fill); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane)
+		SELECT evaluation_key(content_hash, $1), content_hash, id, 'v1', $2, 'live' FROM ticket`, digest[:], routeName); err != nil {
+		t.Fatal(err)
+	}
+	p := plan.Prepared(t, tx, "-- name: Claim :", "'main', 'live', '-infinity', '', 100, 'a', 60, gen_random_uuid(), 5")
+	p.Uses("evaluation_outbox_due")
+	p.Uses("ticket_pkey")
+	p.ReadsAtMost(most)
+}

@@ -37,7 +37,7 @@ const (
 // Loads returns the lanes of routes, the live one first.
 func Loads(ctx context.Context, tx pgx.Tx, routes []string) ([]LaneLoad, error) {
 	q := outboxsql.New(tx)
-	if err := q.PlanClaim(ctx); err != nil {
+	if err := q.PlanWalk(ctx); err != nil {
 		return nil, fmt.Errorf("plan to count the work of %d routes: %w", len(routes), err)
 	}
 	rows, err := q.LaneLoads(ctx, outboxsql.LaneLoadsParams{Routes: routes, Most: countMost + 1})

@@ -110,7 +110,7 @@ func PutBack(ctx context.Context, tx pgx.Tx, retries []Retry) (map[content.Key]b
 // work that was. Work that they sent to the dead letters is due again. It belongs into the transaction that opened it.
 func RefundTrip(ctx context.Context, tx pgx.Tx, route string) (refunded int, err error) {
 	q := outboxsql.New(tx)
-	if err := q.PlanClaim(ctx); err != nil {
+	if err := q.PlanWalk(ctx); err != nil {
 		return 0, fmt.Errorf("refund the attempts that route %s has cost: %w", route, err)
 	}
 	keys, err := q.RefundTrip(ctx, route)

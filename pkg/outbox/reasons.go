@@ -24,7 +24,7 @@ type DeadReason struct {
 // transaction.
 func DeadReasons(ctx context.Context, tx pgx.Tx) ([]DeadReason, error) {
 	q := outboxsql.New(tx)
-	if err := q.PlanClaim(ctx); err != nil {
+	if err := q.PlanWalk(ctx); err != nil {
 		return nil, fmt.Errorf("plan to count the dead letters: %w", err)
 	}
 	rows, err := q.DeadReasons(ctx, reasonMost)

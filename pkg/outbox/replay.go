@@ -108,7 +108,7 @@ type Taken struct {
 // looks up a thousand rows among millions.
 func TakeSelected(ctx context.Context, tx pgx.Tx, selection uuid.UUID, madeAt time.Time, after content.Key, most int) (Taken, error) {
 	q := outboxsql.New(tx)
-	if err := q.PlanClaim(ctx); err != nil {
+	if err := q.PlanWalk(ctx); err != nil {
 		return Taken{}, fmt.Errorf("plan to take rows off selection %s: %w", selection, err)
 	}
 	rows, err := q.TakeSelected(ctx, outboxsql.TakeSelectedParams{Selection: selection, After: string(after), Most: int32(most)})

@@ -53,6 +53,31 @@ func Of(t testing.TB, tx pgx.Tx, sql string, args ...any) *Plan {
 	return p
 }
 
+// Prepared executes a statement that the session of tx has prepared, as it has planned it, with arguments that are written
+// as in SQL, rolls it back, and returns its plan. The statement is found by how it begins.
+func Prepared(t testing.TB, tx pgx.Tx, begin, args string) *Plan {
+	t.Helper()
+	var name string
+	err := tx.QueryRow(t.Context(), "SELECT name FROM pg_prepared_statements WHERE starts_with(statement, $1) AND generic_plans > 0", begin).Scan(&name)
+	if err != nil {
+		t.Fatalf("no statement is planned that begins with %q: %v", begin, err)
+	}
+	text, err := discarded(t.Context(), tx, func(ctx context.Context, tx pgx.Tx) (string, error) {
+		if _, err := tx.Exec(ctx, "SET LOCAL plan_cache_mode = force_generic_plan"); err != nil {
+			return "", err
+		}
+		return custom(ctx, tx, "EXECUTE "+pgx.Identifier{name}.Sanitize()+" ("+args+")", nil)
+	})
+	if err != nil {
+		t.Fatalf("explain %s: %v", begin, err)
+	}
+	executed, err := parse(text)
+	if err != nil {
+		t.Fatalf("read the plan of %s: %v", begin, err)
+	}
+	return &Plan{t: t, trees: []tree{executed}}
+}
+
 // discarded runs fn in a transaction within tx that is rolled back.
 func discarded(ctx context.Context, tx pgx.Tx, fn func(context.Context, pgx.Tx) (string, error)) (string, error) {
 	inner, err := tx.Begin(ctx)
