@@ -1,5 +1,6 @@
 -- +goose NO TRANSACTION
--- contract: no statement has needed these since the release with 00013
+-- contract: no statement has needed these since 00013. A worker from before that would sort a long queue for each claim: stop
+-- such workers first where the queue is long.
 -- +goose Up
 
 SET lock_timeout = 0; -- it waits for transactions to end, and nobody waits for it
