@@ -1,7 +1,7 @@
 -- name: PlanClose :exec
 -- The calls of a batch are looked up by their identifiers, and joined to what became of them by a hash. On the statistics
 -- of a partition that was empty a moment ago, the planner may read all of it, or compare each call with each closure.
-SELECT set_config('enable_seqscan', @mode::text, true), set_config('enable_nestloop', @mode::text, true), set_config('enable_mergejoin', @mode::text, true);
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', @mode::text, true), set_config('enable_mergejoin', @mode::text, true);
 
 -- name: CloseCalls :execrows
 -- Closes calls with what became of them. A call is closed once, but for one of unknown outcome whose response

@@ -2,11 +2,14 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/ledger"
@@ -145,47 +148,148 @@ func planOf(t *testing.T, w *world, name string, do func(context.Context, pgx.Tx
 	})
 }
 
-// A claim is planned once for a connection, which may be before there is anything to claim.
-func TestClaimIsPlannedForTablesThatGrow(t *testing.T) {
+// Statements are planned once for a connection, which may be when there is nothing to claim, nor anything in the ledger or
+// among the results, and known to be so.
+func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 	t.Parallel()
-	const batch, most = 100, 1000
+	// The arguments may be compared with what was looked up, one by one.
+	const batch, most, stored = 100, 100*100 + 1000, 20_000
 	w := newWorld(t)
-	for _, table := range []string{"evaluation_outbox", "evaluation_result", "ticket"} {
-		w.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)") // its analysis would have it planned again
+	for _, table := range []string{"evaluation_outbox", "evaluation_result", "ticket", "model_call_default"} {
+		w.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)") // its analysis would have them planned again
 	}
-	w.exec("VACUUM ANALYZE evaluation_outbox, evaluation_result") // they are known to be empty, as the queue often is
+	w.exec("VACUUM ANALYZE evaluation_outbox, evaluation_result, model_call")
 	conn, err := w.db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	claimer := outbox.NewClaimer(conn, routeName, outbox.Live, "a", time.Minute)
-	if none, err := claimer.Claim(t.Context(), batch); err != nil || len(none) != 0 {
-		t.Fatalf("claimed %d, %v", len(none), err)
-	}
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	digest := w.version.Digest()
-	for _, fill := range []string{
-		`INSERT INTO ticket (id, client_id, subject, message, content_hash)
-			SELECT uuid_v7(), 'c', '', n::text, sha256(n::text::bytea) FROM generate_series(1, 20000) n`,
-		`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
-				model_version, prompt_version, policy_version, priority, queue, model_call_id)
-			SELECT md5(id::text), content_hash, id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM ticket`,
-	} {
-		if _, err := tx.Exec(t.Context(), fill); err != nil {
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane)
-		SELECT evaluation_key(content_hash, $1), content_hash, id, 'v1', $2, 'live' FROM ticket`, digest[:], routeName); err != nil {
-		t.Fatal(err)
+
+	var claimed []outbox.Claimed
+	leases := func(placed bool) (leases []outbox.Lease) {
+		for _, c := range claimed {
+			l := outbox.Lease{Key: c.Key, ID: c.ID}
+			if placed {
+				l.Place = c.Place
+			}
+			leases = append(leases, l)
+		}
+		return leases
 	}
-	p := plan.Prepared(t, tx, "-- name: Claim :", "'main', 'live', '-infinity', '', 100, 'a', 60, gen_random_uuid(), 5")
-	p.Uses("evaluation_outbox_due")
-	p.Uses("ticket_pkey")
-	p.ReadsAtMost(most)
+	settling := map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"FinishPlaced": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := outbox.Finish(ctx, tx, leases(true))
+			return err
+		},
+		"Finish": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := outbox.Finish(ctx, tx, leases(false))
+			return err
+		},
+		"Release": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := outbox.Release(ctx, tx, leases(false))
+			return err
+		},
+		"Reclaim": func(ctx context.Context, tx pgx.Tx) error {
+			_, _, err := outbox.Reclaim(ctx, tx, batch)
+			return err
+		},
+		"Retry": func(ctx context.Context, tx pgx.Tx) error {
+			var retries []outbox.Retry
+			for _, l := range leases(false) {
+				retries = append(retries, outbox.Retry{Lease: l, Failure: failure.New(failure.Overloaded, "", nil)})
+			}
+			_, err := outbox.PutBack(ctx, tx, retries)
+			return err
+		},
+		"CloseCalls": func(ctx context.Context, tx pgx.Tx) error {
+			var closures []ledger.Closure
+			for _, c := range claimed {
+				closures = append(closures, ledger.Closure{CallID: c.CallID, Outcome: ledger.Answered})
+			}
+			return ledger.Close(ctx, tx, closures)
+		},
+		"SaveResults": func(ctx context.Context, tx pgx.Tx) error {
+			var results []ledger.Result
+			for _, c := range claimed {
+				results = append(results, w.resultOf(c))
+			}
+			_, err := ledger.Save(ctx, tx, results)
+			return err
+		},
+	}
+	claim := func(tx pgx.Tx) error {
+		_, err := outbox.NewClaimer(tx.(postgres.Beginner), routeName, outbox.Live, "a", time.Minute).Claim(t.Context(), batch)
+		return err
+	}
+	settle := func(do func(ctx context.Context, tx pgx.Tx) error) func(tx pgx.Tx) error {
+		return func(tx pgx.Tx) error {
+			if err := outbox.PlanKeys(t.Context(), tx); err != nil {
+				return err
+			}
+			return do(t.Context(), tx)
+		}
+	}
+	within := func(fn func()) {
+		t.Helper()
+		exec("SAVEPOINT s")
+		fn()
+		exec("ROLLBACK TO s") // and the settings with it
+	}
+
+	claimed = []outbox.Claimed{{Lease: outbox.Lease{Place: pgtype.TID{OffsetNumber: 1, Valid: true}}}}
+	within(func() { plan.Keep(t, tx, "Claim", claim) })
+	for name, do := range settling {
+		within(func() { plan.Keep(t, tx, name, settle(do)) })
+	}
+	exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
+		SELECT uuid_v7(), 'c', '', n::text, sha256(n::text::bytea) FROM generate_series(1, $1::int) n`, stored)
+	digest := w.version.Digest()
+	exec(`INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane)
+		SELECT evaluation_key(content_hash, $1), content_hash, id, 'v1', $2, 'live' FROM ticket`, digest[:], routeName)
+	exec(`INSERT INTO model_call (id, idempotency_key, version_id, lease_id, attempt, finished_at, outcome)
+		SELECT uuid_v7(), md5(n::text), 'v1', gen_random_uuid(), 1, now(), 'answered' FROM generate_series(1, $1::int) n`, stored)
+	exec(`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+			model_version, prompt_version, policy_version, priority, queue, model_call_id)
+		SELECT idempotency_key, sha256('x'), lease_id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM model_call`)
+	if claimed, err = w.claimer("a", time.Minute).ClaimWithin(t.Context(), tx, batch, plenty()); err != nil || len(claimed) != batch {
+		t.Fatalf("claimed %d, %v", len(claimed), err)
+	}
+	slices.SortFunc(claimed, func(a, b outbox.Claimed) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	held, err := outbox.Leased(t.Context(), tx, "a")
+	if err != nil || len(held) != batch {
+		t.Fatalf("%d leases, %v", len(held), err)
+	}
+	for i, h := range held {
+		claimed[i].Place = h.Place
+	}
+
+	check := func(name string, p *plan.Plan) {
+		p.ReadsAtMost(most)
+		p.NoSeqScan("evaluation_outbox")
+		p.NoSeqScan("evaluation_result")
+		p.NoSeqScan("model_call_*")
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	within(func() {
+		p := plan.Kept(t, tx, "Claim", claim)
+		p.Uses("evaluation_outbox_due")
+		p.Uses("ticket_pkey")
+		check("Claim", p)
+	})
+	for name, do := range settling {
+		within(func() { check(name, plan.Kept(t, tx, name, settle(do))) })
+	}
 }

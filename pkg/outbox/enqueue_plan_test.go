@@ -84,3 +84,104 @@ func TestPlansOfCreate(t *testing.T) {
 		})
 	}
 }
+
+// The same of plans that were made on a queue that was empty, and known to be, as a quiet one is.
+func TestPlansOfCreateMadeOnEmptyTables(t *testing.T) {
+	t.Parallel()
+	const batch, most, stored = 30, 30*30 + 100, 20_000
+	w := newWorld(t)
+	for _, table := range []string{"evaluation_outbox", "evaluation_result", "ticket", "client_request"} {
+		w.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)") // its analysis would have them planned again
+	}
+	w.exec("VACUUM ANALYZE evaluation_outbox, evaluation_result, client_request")
+	conn, err := w.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var jobs, known []outbox.Job
+	var keys []content.Key
+	var tickets []ticketdb.NewTicket
+	for n := range batch {
+		j, ticket := w.job(n)
+		jobs, tickets, keys = append(jobs, j), append(tickets, ticket), append(keys, j.Key)
+	}
+	known = jobs
+	statements := map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"InsertTickets": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := ticketdb.Insert(ctx, tx, tickets)
+			return err
+		},
+		"Enqueue": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := outbox.Offer(ctx, tx, w.demand(), jobs)
+			return err
+		},
+		"States": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := outbox.StateOf(ctx, tx, keys)
+			return err
+		},
+		"Follow": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := outbox.Follow(ctx, tx, keys)
+			return err
+		},
+		"Rearm": func(ctx context.Context, tx pgx.Tx) error { return outbox.Enqueue(ctx, tx, w.demand(), known) },
+	}
+	each := func(fn func(name string, do func(tx pgx.Tx) error)) {
+		t.Helper()
+		for name, do := range statements {
+			exec("SAVEPOINT s")
+			fn(name, func(tx pgx.Tx) error {
+				if err := ticketdb.PlanLookups(t.Context(), tx); err != nil {
+					return err
+				}
+				return do(t.Context(), tx)
+			})
+			exec("ROLLBACK TO s") // and the settings with it
+		}
+	}
+	insertDead := func() {
+		exec(`WITH dead AS (
+				INSERT INTO ticket (id, client_id, subject, message, content_hash)
+				SELECT uuid_v7(), 'dead', '', k, sha256(k::bytea) FROM unnest($1::text[]) k RETURNING id, message, content_hash
+			)
+			INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane, status, dead_at, last_class, last_reason)
+			SELECT message, content_hash, id, 'v1', 'main', 'live', 'dead', now(), 'transient', 'attempts_spent' FROM dead`, keys)
+	}
+	each(func(name string, do func(tx pgx.Tx) error) {
+		if name == "Rearm" {
+			insertDead()
+		}
+		plan.Keep(t, tx, name, do)
+	})
+	exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
+		SELECT uuid_v7(), 'other', '', n::text, sha256(n::text::bytea) FROM generate_series(1, $1::int) n`, stored)
+	exec(`INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane)
+		SELECT evaluation_key(content_hash, sha256('v')), content_hash, id, 'v1', 'main', 'live' FROM ticket`)
+	exec(`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
+			model_version, prompt_version, policy_version, priority, queue, model_call_id)
+		SELECT evaluation_key(content_hash, sha256('w')), content_hash, id, 'w', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM ticket`)
+	exec(`INSERT INTO client_request (scope, key, fingerprint, response, response_schema, ticket_id, expires_at)
+		SELECT 'acme Create', message, content_hash, '{}', 1, id, now() + interval '1 hour' FROM ticket`)
+	each(func(name string, do func(tx pgx.Tx) error) {
+		if name == "Rearm" {
+			insertDead()
+		}
+		p := plan.Kept(t, tx, name, do)
+		p.NoSeqScan("*")
+		p.ReadsAtMost(most)
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	})
+}

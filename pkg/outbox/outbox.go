@@ -261,6 +261,15 @@ type Reclaimed struct {
 	Unknown int // calls closed as unknown
 }
 
+// PlanKeys has the statements of a transaction look rows up by their keys, whatever the planner knows of the tables. It
+// belongs before those of a settlement.
+func PlanKeys(ctx context.Context, tx pgx.Tx) error {
+	if err := outboxsql.New(tx).PlanKeys(ctx); err != nil {
+		return fmt.Errorf("plan lookups: %w", err)
+	}
+	return nil
+}
+
 // EndClaims strikes claims off the list in which expired leases are looked for, once all that they claimed is settled. A
 // claim that stays on it costs a look, and is struck off by who takes it.
 func EndClaims(ctx context.Context, tx pgx.Tx, claims []uuid.UUID) error {
@@ -279,6 +288,9 @@ func EndClaims(ctx context.Context, tx pgx.Tx, claims []uuid.UUID) error {
 // tickets.
 func Reclaim(ctx context.Context, tx pgx.Tx, most int) (r Reclaimed, dead []content.Key, err error) {
 	q := outboxsql.New(tx)
+	if err := q.PlanKeys(ctx); err != nil {
+		return Reclaimed{}, nil, fmt.Errorf("plan to reclaim expired leases: %w", err)
+	}
 	var buried []string
 	for r.Pending+r.Dead < most {
 		row, err := q.Reclaim(ctx, outboxsql.ReclaimParams{Most: int64(most), CheckSeconds: checkInterval.Seconds()})

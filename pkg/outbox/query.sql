@@ -41,12 +41,18 @@ WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM wanted))
 RETURNING o.idempotency_key;
 
 -- name: States :many
+-- Lookups, not joins: planned on a queue that is empty, as it is most of the time, a join would read all of it ever after.
 SELECT u.key::text AS idempotency_key,
        (CASE WHEN r.idempotency_key IS NOT NULL THEN 'succeeded' ELSE coalesce(o.status, '') END)::text AS state,
        coalesce(o.last_class, '')::text AS last_class, coalesce(o.last_reason, '')::text AS last_reason, o.dead_at
 FROM unnest(@keys::text[]) AS u(key)
-LEFT JOIN evaluation_result r ON r.idempotency_key = u.key
-LEFT JOIN evaluation_outbox o ON o.idempotency_key = u.key;
+LEFT JOIN LATERAL (SELECT e.idempotency_key FROM evaluation_result e WHERE e.idempotency_key = u.key OFFSET 0) r ON true
+LEFT JOIN LATERAL (SELECT w.status, w.last_class, w.last_reason, w.dead_at FROM evaluation_outbox w WHERE w.idempotency_key = u.key OFFSET 0) o ON true;
+
+-- name: PlanKeys :exec
+-- What looks rows up by their keys must not be planned as a scan, on the statistics of a queue that was empty: neither of the
+-- table, nor of its index, to have the order of the keys from it. That leaves bitmaps, of the keys alone.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true);
 
 -- name: PlanWalk :exec
 -- What walks an index must not be planned as a sort of the backlog, on stale statistics. What a setting forbids counts as
@@ -295,7 +301,7 @@ SET status = 'pending', lease_id = NULL, locked_by = NULL, locked_until = NULL,
     attempts = o.attempts - w.refund::int, unknown_calls = o.unknown_calls + w.unknown::int,
     last_class = w.class, last_reason = w.reason, last_error = w.error
 FROM owned w
-WHERE o.idempotency_key = w.idempotency_key
+WHERE o.idempotency_key = ANY (@keys::text[]) AND o.idempotency_key = w.idempotency_key
 RETURNING o.idempotency_key;
 
 -- name: LockForBurial :exec
@@ -330,7 +336,7 @@ SET status = 'dead', dead_at = now(), lease_id = NULL, locked_by = NULL, locked_
     unknown_calls = o.unknown_calls + w.unknown::int,
     last_class = w.class, last_reason = w.reason, last_error = w.error
 FROM owned w
-WHERE o.idempotency_key = w.idempotency_key AND NOT w.answered
+WHERE o.idempotency_key = ANY (@keys::text[]) AND o.idempotency_key = w.idempotency_key AND NOT w.answered
 RETURNING o.idempotency_key;
 
 -- name: Release :many
@@ -404,7 +410,7 @@ WITH chosen AS MATERIALIZED (
       last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
       last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
   FROM judged j
-  WHERE o.idempotency_key = j.idempotency_key
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM judged)) AND o.idempotency_key = j.idempotency_key
   RETURNING o.idempotency_key, j.lost, j.dead
 ), left_over AS MATERIALIZED (
   SELECT k.id, min(l.locked_until) AS until

@@ -40,42 +40,23 @@ func Of(t testing.TB, tx pgx.Tx, sql string, args ...any) *Plan {
 	t.Helper()
 	p := &Plan{t: t}
 	for _, explain := range []func(context.Context, pgx.Tx, string, []any) (string, error){custom, generic} {
-		text, err := discarded(t.Context(), tx, func(ctx context.Context, tx pgx.Tx) (string, error) { return explain(ctx, tx, sql, args) })
-		if err != nil {
-			t.Fatalf("explain %s: %v", sql, err)
-		}
-		executed, err := parse(text)
-		if err != nil {
-			t.Fatalf("read the plan of %s: %v", sql, err)
-		}
-		p.trees = append(p.trees, executed)
+		p.execute(tx, sql, args, explain)
 	}
 	return p
 }
 
-// Prepared executes a statement that the session of tx has prepared, as it has planned it, with arguments that are written
-// as in SQL, rolls it back, and returns its plan. The statement is found by how it begins.
-func Prepared(t testing.TB, tx pgx.Tx, begin, args string) *Plan {
-	t.Helper()
-	var name string
-	err := tx.QueryRow(t.Context(), "SELECT name FROM pg_prepared_statements WHERE starts_with(statement, $1) AND generic_plans > 0", begin).Scan(&name)
+// execute takes in what an execution comes to, and discards its effect.
+func (p *Plan) execute(tx pgx.Tx, sql string, args []any, explain func(context.Context, pgx.Tx, string, []any) (string, error)) {
+	p.t.Helper()
+	text, err := discarded(p.t.Context(), tx, func(ctx context.Context, tx pgx.Tx) (string, error) { return explain(ctx, tx, sql, args) })
 	if err != nil {
-		t.Fatalf("no statement is planned that begins with %q: %v", begin, err)
-	}
-	text, err := discarded(t.Context(), tx, func(ctx context.Context, tx pgx.Tx) (string, error) {
-		if _, err := tx.Exec(ctx, "SET LOCAL plan_cache_mode = force_generic_plan"); err != nil {
-			return "", err
-		}
-		return custom(ctx, tx, "EXECUTE "+pgx.Identifier{name}.Sanitize()+" ("+args+")", nil)
-	})
-	if err != nil {
-		t.Fatalf("explain %s: %v", begin, err)
+		p.t.Fatalf("explain %s: %v", sql, err)
 	}
 	executed, err := parse(text)
 	if err != nil {
-		t.Fatalf("read the plan of %s: %v", begin, err)
+		p.t.Fatalf("read the plan of %s: %v", sql, err)
 	}
-	return &Plan{t: t, trees: []tree{executed}}
+	p.trees = append(p.trees, executed)
 }
 
 // discarded runs fn in a transaction within tx that is rolled back.
@@ -98,9 +79,18 @@ func custom(ctx context.Context, tx pgx.Tx, sql string, args []any) (text string
 	return text, err
 }
 
-// generic names the arguments as constants of EXECUTE, which the plan does not see.
+// generic plans the statement for whatever arguments.
 func generic(ctx context.Context, tx pgx.Tx, sql string, args []any) (text string, err error) {
 	const name = "evalonce_plan"
+	if text, err = execute(ctx, tx, name, sql, args, explain); err != nil {
+		return "", err
+	}
+	return text, tx.Conn().Deallocate(ctx, name)
+}
+
+// execute prepares a statement under a name, unless the session has it by now, and executes it by the plan for whatever
+// arguments that it has of it.
+func execute(ctx context.Context, tx pgx.Tx, name, sql string, args []any, explain string) (text string, err error) {
 	if _, err := tx.Exec(ctx, "SET LOCAL plan_cache_mode = force_generic_plan"); err != nil {
 		return "", err
 	}
@@ -108,7 +98,7 @@ func generic(ctx context.Context, tx pgx.Tx, sql string, args []any) (text strin
 	if err != nil {
 		return "", err
 	}
-	constants := make([]string, len(args))
+	constants := make([]string, len(args)) // which the plan does not see
 	for i, arg := range args {
 		encoded, err := tx.Conn().TypeMap().Encode(statement.ParamOIDs[i], pgx.TextFormatCode, arg, nil)
 		if err != nil {
@@ -119,14 +109,12 @@ func generic(ctx context.Context, tx pgx.Tx, sql string, args []any) (text strin
 			constants[i] = "'" + strings.ReplaceAll(string(encoded), "'", "''") + "'"
 		}
 	}
-	execute := name
+	executed := explain + "EXECUTE " + pgx.Identifier{name}.Sanitize()
 	if len(args) > 0 {
-		execute += "(" + strings.Join(constants, ", ") + ")"
+		executed += "(" + strings.Join(constants, ", ") + ")"
 	}
-	if err := tx.QueryRow(ctx, explain+"EXECUTE "+execute, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
-		return "", err
-	}
-	return text, tx.Conn().Deallocate(ctx, name)
+	err = tx.QueryRow(ctx, executed, pgx.QueryExecModeSimpleProtocol).Scan(&text)
+	return text, err
 }
 
 // explained is EXPLAIN's JSON, as far as it is read.

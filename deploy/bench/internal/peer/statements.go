@@ -81,6 +81,9 @@ func finish(ctx context.Context, db *bed.Database, batch []outbox.Claimed) error
 		}
 	}
 	return postgres.InTx(ctx, db.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := outbox.PlanKeys(ctx, tx); err != nil {
+			return err
+		}
 		if _, err := outbox.Finish(ctx, tx, leases); err != nil {
 			return err
 		}

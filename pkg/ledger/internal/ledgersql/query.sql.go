@@ -173,7 +173,7 @@ func (q *Queries) History(ctx context.Context, arg HistoryParams) ([]HistoryRow,
 }
 
 const planClose = `-- name: PlanClose :exec
-SELECT set_config('enable_seqscan', $1::text, true), set_config('enable_nestloop', $1::text, true), set_config('enable_mergejoin', $1::text, true)
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', $1::text, true), set_config('enable_mergejoin', $1::text, true)
 `
 
 // The calls of a batch are looked up by their identifiers, and joined to what became of them by a hash. On the statistics

@@ -36,7 +36,7 @@ SET status = 'dead', dead_at = now(), lease_id = NULL, locked_by = NULL, locked_
     unknown_calls = o.unknown_calls + w.unknown::int,
     last_class = w.class, last_reason = w.reason, last_error = w.error
 FROM owned w
-WHERE o.idempotency_key = w.idempotency_key AND NOT w.answered
+WHERE o.idempotency_key = ANY ($1::text[]) AND o.idempotency_key = w.idempotency_key AND NOT w.answered
 RETURNING o.idempotency_key
 `
 
@@ -758,6 +758,17 @@ func (q *Queries) PlanClaim(ctx context.Context) error {
 	return err
 }
 
+const planKeys = `-- name: PlanKeys :exec
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)
+`
+
+// What looks rows up by their keys must not be planned as a scan, on the statistics of a queue that was empty: neither of the
+// table, nor of its index, to have the order of the keys from it. That leaves bitmaps, of the keys alone.
+func (q *Queries) PlanKeys(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, planKeys)
+	return err
+}
+
 const planWalk = `-- name: PlanWalk :exec
 SELECT set_config('jit', 'off', true),
        set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
@@ -866,7 +877,7 @@ WITH chosen AS MATERIALIZED (
       last_reason = CASE WHEN j.dead THEN 'unknown_outcome' WHEN j.lost THEN 'lease_expired' ELSE o.last_reason END,
       last_error = CASE WHEN j.lost THEN NULL ELSE o.last_error END
   FROM judged j
-  WHERE o.idempotency_key = j.idempotency_key
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM judged)) AND o.idempotency_key = j.idempotency_key
   RETURNING o.idempotency_key, j.lost, j.dead
 ), left_over AS MATERIALIZED (
   SELECT k.id, min(l.locked_until) AS until
@@ -1045,7 +1056,7 @@ SET status = 'pending', lease_id = NULL, locked_by = NULL, locked_until = NULL,
     attempts = o.attempts - w.refund::int, unknown_calls = o.unknown_calls + w.unknown::int,
     last_class = w.class, last_reason = w.reason, last_error = w.error
 FROM owned w
-WHERE o.idempotency_key = w.idempotency_key
+WHERE o.idempotency_key = ANY ($1::text[]) AND o.idempotency_key = w.idempotency_key
 RETURNING o.idempotency_key
 `
 
@@ -1095,8 +1106,8 @@ SELECT u.key::text AS idempotency_key,
        (CASE WHEN r.idempotency_key IS NOT NULL THEN 'succeeded' ELSE coalesce(o.status, '') END)::text AS state,
        coalesce(o.last_class, '')::text AS last_class, coalesce(o.last_reason, '')::text AS last_reason, o.dead_at
 FROM unnest($1::text[]) AS u(key)
-LEFT JOIN evaluation_result r ON r.idempotency_key = u.key
-LEFT JOIN evaluation_outbox o ON o.idempotency_key = u.key
+LEFT JOIN LATERAL (SELECT e.idempotency_key FROM evaluation_result e WHERE e.idempotency_key = u.key OFFSET 0) r ON true
+LEFT JOIN LATERAL (SELECT w.status, w.last_class, w.last_reason, w.dead_at FROM evaluation_outbox w WHERE w.idempotency_key = u.key OFFSET 0) o ON true
 `
 
 type StatesRow struct {
@@ -1107,6 +1118,7 @@ type StatesRow struct {
 	DeadAt         *time.Time
 }
 
+// Lookups, not joins: planned on a queue that is empty, as it is most of the time, a join would read all of it ever after.
 func (q *Queries) States(ctx context.Context, keys []string) ([]StatesRow, error) {
 	rows, err := q.db.Query(ctx, states, keys)
 	if err != nil {

@@ -141,6 +141,9 @@ func (w *Worker) write(ctx context.Context, group []settlement) error {
 	ctx, span := w.startSettle(ctx, group)
 	err := postgres.InTx(ctx, w.Settles, func(ctx context.Context, tx pgx.Tx) error {
 		crashpoint.Pass(crashpoint.SettleBegun)
+		if err := outbox.PlanKeys(ctx, tx); err != nil {
+			return err
+		}
 		down, err := route.Hold(ctx, tx, blamed(group))
 		if err != nil {
 			return err
