@@ -51,8 +51,9 @@ LEFT JOIN LATERAL (SELECT w.status, w.last_class, w.last_reason, w.dead_at FROM 
 
 -- name: PlanKeys :exec
 -- What looks rows up by their keys must not be planned as a scan, on the statistics of a queue that was empty: neither of the
--- table, nor of its index, to have the order of the keys from it. That leaves bitmaps, of the keys alone.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true);
+-- table, nor of its index, to have the order of the keys from it. That leaves bitmaps, of the keys alone. What is forbidden and
+-- cannot be avoided counts as endlessly costly, and would be compiled.
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true);
 
 -- name: PlanWalk :exec
 -- What walks an index must not be planned as a sort of the backlog, on stale statistics. What a setting forbids counts as
