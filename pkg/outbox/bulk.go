@@ -27,6 +27,9 @@ type Spread struct {
 // the others wait for its commit, and find the work.
 func EnqueueBulk(ctx context.Context, tx pgx.Tx, d Demand, job uuid.UUID, spread Spread, jobs []Job) (found map[content.Key]State, err error) {
 	q := outboxsql.New(tx)
+	if err := q.PlanBulk(ctx); err != nil {
+		return nil, fmt.Errorf("plan to enqueue %d evaluations for job %s: %w", len(jobs), job, err)
+	}
 	found = map[content.Key]State{}
 	missing := jobs
 	for range enqueueRounds {

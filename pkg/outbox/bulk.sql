@@ -1,6 +1,10 @@
+-- name: PlanBulk :exec
+-- As PlanKeys, for statements that look each key up by itself.
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true);
+
 -- name: EnqueueBulk :many
 -- Work on the bulk lane, for every key that has neither work nor a result, due at a time within the spread that follows
--- from the key. Rows go in in key order; the keys inserted come back.
+-- from the key. Rows go in in key order; the keys inserted come back. OFFSET 0 is there for what it is in Enqueue.
 INSERT INTO evaluation_outbox (idempotency_key, content_hash, ticket_id, version_id, route, lane, job_id, available_at)
 SELECT u.key, u.content_hash, u.ticket_id, @version_id::text, @route::text, 'bulk', @job_id::uuid,
        greatest(now(), sqlc.arg(spread_from)::timestamptz + f.fraction * sqlc.arg(spread_seconds)::float8 * interval '1 second') AS available_at
@@ -8,7 +12,7 @@ FROM ROWS FROM (unnest(@keys::text[]), unnest(@content_hashes::bytea[]), unnest(
 CROSS JOIN LATERAL (
   SELECT (get_byte(decode(left(u.key, 4), 'hex'), 0) * 256 + get_byte(decode(left(u.key, 4), 'hex'), 1)) / 65536.0::float8 AS fraction
 ) f
-WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
+WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key OFFSET 0)
 ORDER BY u.key
 ON CONFLICT DO NOTHING
 RETURNING idempotency_key;

@@ -20,7 +20,7 @@ FROM ROWS FROM (unnest($6::text[]), unnest($7::bytea[]), unnest($8::uuid[])) AS 
 CROSS JOIN LATERAL (
   SELECT (get_byte(decode(left(u.key, 4), 'hex'), 0) * 256 + get_byte(decode(left(u.key, 4), 'hex'), 1)) / 65536.0::float8 AS fraction
 ) f
-WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key)
+WHERE NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = u.key OFFSET 0)
 ORDER BY u.key
 ON CONFLICT DO NOTHING
 RETURNING idempotency_key
@@ -38,7 +38,7 @@ type EnqueueBulkParams struct {
 }
 
 // Work on the bulk lane, for every key that has neither work nor a result, due at a time within the spread that follows
-// from the key. Rows go in in key order; the keys inserted come back.
+// from the key. Rows go in in key order; the keys inserted come back. OFFSET 0 is there for what it is in Enqueue.
 func (q *Queries) EnqueueBulk(ctx context.Context, arg EnqueueBulkParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, enqueueBulk,
 		arg.VersionID,
@@ -222,6 +222,16 @@ func (q *Queries) LockJobWork(ctx context.Context, arg LockJobWorkParams) ([]str
 		return nil, err
 	}
 	return items, nil
+}
+
+const planBulk = `-- name: PlanBulk :exec
+SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
+`
+
+// As PlanKeys, for statements that look each key up by itself.
+func (q *Queries) PlanBulk(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, planBulk)
+	return err
 }
 
 const removeJobWork = `-- name: RemoveJobWork :one

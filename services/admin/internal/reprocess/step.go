@@ -26,7 +26,7 @@ const (
 	// gentleChunk is the same while tickets are created: all that a chunk writes to the log, and the processor that it takes,
 	// is in the way of theirs. rests is for how many times as long as such a chunk the job rests after it.
 	gentleChunk = 100
-	rests       = 10
+	rests       = 20
 	trafficSpan = 2 * time.Second
 	// densest bounds the tickets that one statement may read to find a chunk, where they are spread evenly.
 	densest = 50 * chunk
