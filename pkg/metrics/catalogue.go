@@ -217,7 +217,7 @@ func everywhere() []Metric {
 
 // HotTables are those that change with every evaluation or delivery, whose dead rows cost time.
 func HotTables() []string {
-	return []string{"evaluation_outbox", "webhook_delivery", "webhook_endpoint", "provider_route", "spend"}
+	return []string{"evaluation_outbox", "evaluation_claim", "webhook_delivery", "webhook_endpoint", "provider_route", "spend"}
 }
 
 // SweepCounts are what a sweep counts.
