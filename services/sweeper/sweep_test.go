@@ -58,6 +58,19 @@ func TestSweepsEverythingOnce(t *testing.T) {
 	}
 }
 
+// A worker of a release that lists no claims has died: nobody but the sweeper finds its leases.
+func TestReclaimsWhatNoClaimLists(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lose("lost", "v1", 3)
+	w.exec("DELETE FROM evaluation_claim")
+	want(t, w.sweep(), summary{ReclaimedPending: 3, UnknownCalls: 3})
+	if n := get[int](w, "SELECT count(*) FROM evaluation_claim"); n != 0 {
+		t.Errorf("%d claims are still listed", n)
+	}
+	fscktest.Require(t, w.db)
+}
+
 func TestReclaimsInBatchesAndAsTheVersionAllows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

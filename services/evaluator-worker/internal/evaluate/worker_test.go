@@ -150,6 +150,19 @@ func TestNothingBurnsWhileARouteIsDown(t *testing.T) {
 	}
 }
 
+// A worker that has stopped leaves no claim to be looked at.
+func TestSettledClaimsAreEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.create(outbox.Live, 0, 30)
+	r.create(outbox.Bulk, 30, 60)
+	stop := r.start()
+	r.until(60, "evaluation_result")
+	stop()
+	r.until(0, "evaluation_claim")
+	r.check()
+}
+
 // A result that the database refuses does not hold up its neighbours, and its response is not bought again.
 func TestUnwritableResult(t *testing.T) {
 	t.Parallel()
