@@ -232,6 +232,10 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 		_, err := outbox.NewClaimer(tx.(postgres.Beginner), routeName, outbox.Live, "a", time.Minute).Claim(t.Context(), batch)
 		return err
 	}
+	limited := func(tx pgx.Tx) error {
+		_, err := w.claimer("a", time.Minute).ClaimWithin(t.Context(), tx, batch, plenty())
+		return err
+	}
 	settle := func(do func(ctx context.Context, tx pgx.Tx) error) func(tx pgx.Tx) error {
 		return func(tx pgx.Tx) error {
 			if err := outbox.PlanKeys(t.Context(), tx); err != nil {
@@ -249,6 +253,7 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 
 	claimed = []outbox.Claimed{{Lease: outbox.Lease{Place: pgtype.TID{OffsetNumber: 1, Valid: true}}}}
 	within(func() { plan.Keep(t, tx, "Claim", claim) })
+	within(func() { plan.Keep(t, tx, "ClaimWithin", limited) })
 	for name, do := range settling {
 		within(func() { plan.Keep(t, tx, name, settle(do)) })
 	}
@@ -288,6 +293,11 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 		p.Uses("evaluation_outbox_due")
 		p.Uses("ticket_pkey")
 		check("Claim", p)
+	})
+	within(func() {
+		p := plan.Kept(t, tx, "ClaimWithin", limited)
+		p.Uses("evaluation_outbox_due")
+		check("ClaimWithin", p)
 	})
 	for name, do := range settling {
 		within(func() { check(name, plan.Kept(t, tx, name, settle(do))) })

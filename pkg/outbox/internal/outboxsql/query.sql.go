@@ -237,7 +237,7 @@ WITH picked AS MATERIALIZED (
   JOIN ticket t ON t.id = p.ticket_id
   CROSS JOIN LATERAL (SELECT v.bytes + octet_length(t.subject) + octet_length(t.message) AS bytes) b
   CROSS JOIN LATERAL (
-    SELECT NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = p.idempotency_key)
+    SELECT NOT EXISTS (SELECT FROM evaluation_result r WHERE r.idempotency_key = p.idempotency_key OFFSET 0)
        AND NOT EXISTS (SELECT FROM model_call m
                        WHERE m.idempotency_key = p.idempotency_key AND m.unjudged AND m.recalled_by IS NULL) AS needed
   ) c
@@ -252,7 +252,7 @@ WITH picked AS MATERIALIZED (
   SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
       locked_by = $11::text, locked_until = now() + make_interval(secs => $12::float8)
   FROM judged j
-  WHERE o.idempotency_key = j.idempotency_key AND j.fits
+  WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM judged WHERE fits)) AND o.idempotency_key = j.idempotency_key
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
 ), listed AS (
@@ -261,10 +261,10 @@ WITH picked AS MATERIALIZED (
   FROM claimed
   HAVING count(*) > 0
 ), known AS (
-  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.idempotency_key IS NOT NULL AS answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
-         CASE WHEN r.idempotency_key IS NULL AND s.id IS NULL THEN c.lease_id END AS call_id
+  SELECT c.idempotency_key, c.content_hash, c.ticket_id, c.version_id, c.attempts, c.unknown_calls, c.available_at, c.lease_id, c.trace_context, c.created_at, c.job_id, c.tokens, c.usd, r.answered, s.id AS saved_call_id, s.response AS saved_response, s.reason AS saved_reason,
+         CASE WHEN NOT r.answered AND s.id IS NULL THEN c.lease_id END AS call_id
   FROM claimed c
-  LEFT JOIN evaluation_result r ON r.idempotency_key = c.idempotency_key
+  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM evaluation_result e WHERE e.idempotency_key = c.idempotency_key OFFSET 0) AS answered OFFSET 0) r
   LEFT JOIN LATERAL (
     SELECT m.id, m.response, m.reason FROM model_call m
     WHERE m.idempotency_key = c.idempotency_key AND m.unjudged AND m.recalled_by IS NULL LIMIT 1
