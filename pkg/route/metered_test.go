@@ -473,6 +473,8 @@ func TestBudgetsBoundPermits(t *testing.T) {
 		}
 	}
 	parked("budget exhausted: route r, day")
+	w.claim(uuid.Nil, func(*route.Permit) route.Use { return route.Use{} }) // of the other lane, where nothing is due
+	parked("budget exhausted: route r, day")
 	w.spend(ofRoute, "1.05") // just enough for the call that had no room
 	parked("")
 	w.spend(ofRoute, "1")

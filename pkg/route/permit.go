@@ -124,7 +124,8 @@ func (p *Permit) Use(ctx context.Context, tx pgx.Tx, u Use) error {
 	if u.ShortUSD.IsPositive() {
 		short = &u.ShortUSD
 	}
-	if u.Calls == 0 && same(short, p.shortUSD) {
+	// Who has found nothing to call for says nothing of what the other lane is short of.
+	if u.Calls == 0 && (short == nil || same(short, p.shortUSD)) {
 		return nil
 	}
 	p.requests, p.tokens = p.requests.take(float64(u.Calls)), p.tokens.take(u.Tokens)
