@@ -91,13 +91,13 @@ WITH picked AS MATERIALIZED (
 ), claimed AS (
   UPDATE evaluation_outbox o
   SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
-      locked_by = $6::text, locked_until = now() + make_interval(secs => $7::float8)
+      locked_by = $6::text, locked_until = clock_timestamp() + make_interval(secs => $7::float8)
   WHERE o.ctid = ANY (ARRAY(SELECT place FROM picked))
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.ctid::tid AS place, o.trace_context, o.created_at, o.job_id
 ), listed AS (
   INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
-  SELECT $8::uuid, $1, $6::text, array_agg(idempotency_key), count(*), now() + make_interval(secs => $9::float8)
+  SELECT $8::uuid, $1, $6::text, array_agg(idempotency_key), count(*), clock_timestamp() + make_interval(secs => $9::float8)
   FROM claimed
   HAVING count(*) > 0
 ), unjudged AS MATERIALIZED ( -- once for the batch: the ledger has a partition for every month
@@ -250,14 +250,14 @@ WITH picked AS MATERIALIZED (
 ), claimed AS (
   UPDATE evaluation_outbox o
   SET status = 'processing', attempts = o.attempts + 1, lease_id = uuid_v7(),
-      locked_by = $11::text, locked_until = now() + make_interval(secs => $12::float8)
+      locked_by = $11::text, locked_until = clock_timestamp() + make_interval(secs => $12::float8)
   FROM judged j
   WHERE o.idempotency_key = ANY (ARRAY(SELECT idempotency_key FROM judged WHERE fits)) AND o.idempotency_key = j.idempotency_key
   RETURNING o.idempotency_key, o.content_hash, o.ticket_id, o.version_id, o.attempts, o.unknown_calls,
             o.available_at, o.lease_id, o.trace_context, o.created_at, o.job_id, j.tokens, j.usd
 ), listed AS (
   INSERT INTO evaluation_claim (id, route, worker, keys, size, check_at)
-  SELECT $13::uuid, $1, $11::text, array_agg(idempotency_key), count(*), now() + make_interval(secs => $14::float8)
+  SELECT $13::uuid, $1, $11::text, array_agg(idempotency_key), count(*), clock_timestamp() + make_interval(secs => $14::float8)
   FROM claimed
   HAVING count(*) > 0
 ), known AS (
@@ -337,7 +337,8 @@ type ClaimWithinRow struct {
 // Claim for a route with limits or a budget: as many of the oldest rows as have room. What a call takes at the most is
 // known from its size: a quarter of a token for each byte, times what the route's calls took of such estimates; and, at
 // the worst, the price of a token for each byte, written to a cache, and of all the output there may be. The first row
-// without room is told of in every row, or in one that claims nothing.
+// without room is told of in every row, or in one that claims nothing. A lease begins now, and not with the transaction, which may
+// have waited for the route.
 func (q *Queries) ClaimWithin(ctx context.Context, arg ClaimWithinParams) ([]ClaimWithinRow, error) {
 	rows, err := q.db.Query(ctx, claimWithin,
 		arg.Route,
