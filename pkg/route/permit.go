@@ -125,7 +125,7 @@ func (p *Permit) Use(ctx context.Context, tx pgx.Tx, u Use) error {
 		short = &u.ShortUSD
 	}
 	// Who has found nothing to call for says nothing of what the other lane is short of.
-	if u.Calls == 0 && (short == nil || same(short, p.shortUSD)) {
+	if u.Calls == 0 && (short == nil || p.shortUSD != nil && short.Equal(*p.shortUSD)) {
 		return nil
 	}
 	p.requests, p.tokens = p.requests.take(float64(u.Calls)), p.tokens.take(u.Tokens)
@@ -146,7 +146,3 @@ func (p *Permit) WaitForCall() time.Duration { return p.requests.until(1) }
 
 // WaitForTokens is how long a call that takes so many tokens has to wait for them, when nobody takes them before.
 func (p *Permit) WaitForTokens(tokens float64) time.Duration { return p.tokens.until(tokens) }
-
-func same(a, b *decimal.Decimal) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
-}
