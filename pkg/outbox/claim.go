@@ -128,12 +128,9 @@ func (c *Claimer) Claim(ctx context.Context, most int) ([]Claimed, error) {
 	}
 	began := c.now()
 	after := c.start(began)
-	claim, err := uuid.NewV7()
-	if err != nil {
-		return nil, fmt.Errorf("claim on route %s, lane %s: make an identifier: %w", c.route, c.lane, err)
-	}
+	claim := uuid.New()
 	var rows []outboxsql.ClaimRow
-	err = postgres.InTx(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
+	err := postgres.InTx(ctx, c.db, func(ctx context.Context, tx pgx.Tx) error {
 		q := outboxsql.New(tx)
 		if err := q.PlanClaim(ctx); err != nil {
 			return err
@@ -163,10 +160,7 @@ func (c *Claimer) ClaimWithin(ctx context.Context, tx pgx.Tx, most int, a *Allow
 	}
 	began := c.now()
 	after := c.start(began)
-	claim, err := uuid.NewV7()
-	if err != nil {
-		return nil, fmt.Errorf("claim on route %s, lane %s: make an identifier: %w", c.route, c.lane, err)
-	}
+	claim := uuid.New()
 	q := outboxsql.New(tx)
 	if err := q.PlanWalk(ctx); err != nil {
 		return nil, fmt.Errorf("claim on route %s, lane %s: %w", c.route, c.lane, err)

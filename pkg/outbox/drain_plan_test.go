@@ -155,26 +155,9 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 	// The arguments may be compared with what was looked up, one by one.
 	const batch, most, stored = 100, 100*100 + 1000, 20_000
 	w := newWorld(t)
-	for _, table := range []string{"evaluation_outbox", "evaluation_result", "ticket", "model_call_default"} {
-		w.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)") // its analysis would have them planned again
-	}
-	w.exec("VACUUM ANALYZE evaluation_outbox, evaluation_result, model_call")
-	conn, err := w.db.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.exec("VACUUM ANALYZE model_call") // all its months
+	s := w.sessionOnEmptyTables("evaluation_outbox", "evaluation_result", "model_call_default")
+	tx, exec := s.tx, s.exec
 
 	var claimed []outbox.Claimed
 	leases := func(placed bool) (leases []outbox.Lease) {
@@ -244,18 +227,11 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 			return do(t.Context(), tx)
 		}
 	}
-	within := func(fn func()) {
-		t.Helper()
-		exec("SAVEPOINT s")
-		fn()
-		exec("ROLLBACK TO s") // and the settings with it
-	}
-
 	claimed = []outbox.Claimed{{Lease: outbox.Lease{Place: pgtype.TID{OffsetNumber: 1, Valid: true}}}}
-	within(func() { plan.Keep(t, tx, "Claim", claim) })
-	within(func() { plan.Keep(t, tx, "ClaimWithin", limited) })
+	s.within(func() { plan.Keep(t, tx, "Claim", claim) })
+	s.within(func() { plan.Keep(t, tx, "ClaimWithin", limited) })
 	for name, do := range settling {
-		within(func() { plan.Keep(t, tx, name, settle(do)) })
+		s.within(func() { plan.Keep(t, tx, name, settle(do)) })
 	}
 	exec(`INSERT INTO ticket (id, client_id, subject, message, content_hash)
 		SELECT uuid_v7(), 'c', '', n::text, sha256(n::text::bytea) FROM generate_series(1, $1::int) n`, stored)
@@ -267,6 +243,7 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 	exec(`INSERT INTO evaluation_result (idempotency_key, content_hash, ticket_id, version_id, is_urgent, department, urgency_score,
 			model_version, prompt_version, policy_version, priority, queue, model_call_id)
 		SELECT idempotency_key, sha256('x'), lease_id, 'v1', 0, 'billing', 0, 'm', 'p', 'p', 'p', 'q', id FROM model_call`)
+	var err error
 	if claimed, err = w.claimer("a", time.Minute).ClaimWithin(t.Context(), tx, batch, plenty()); err != nil || len(claimed) != batch {
 		t.Fatalf("claimed %d, %v", len(claimed), err)
 	}
@@ -288,18 +265,18 @@ func TestPlansOfDrainMadeOnEmptyTables(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	within(func() {
+	s.within(func() {
 		p := plan.Kept(t, tx, "Claim", claim)
 		p.Uses("evaluation_outbox_due")
 		p.Uses("ticket_pkey")
 		check("Claim", p)
 	})
-	within(func() {
+	s.within(func() {
 		p := plan.Kept(t, tx, "ClaimWithin", limited)
 		p.Uses("evaluation_outbox_due")
 		check("ClaimWithin", p)
 	})
 	for name, do := range settling {
-		within(func() { check(name, plan.Kept(t, tx, name, settle(do))) })
+		s.within(func() { check(name, plan.Kept(t, tx, name, settle(do))) })
 	}
 }

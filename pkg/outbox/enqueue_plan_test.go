@@ -90,26 +90,8 @@ func TestPlansOfCreateMadeOnEmptyTables(t *testing.T) {
 	t.Parallel()
 	const batch, most, stored = 30, 30*30 + 100, 20_000
 	w := newWorld(t)
-	for _, table := range []string{"evaluation_outbox", "evaluation_result", "ticket", "client_request"} {
-		w.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)") // its analysis would have them planned again
-	}
-	w.exec("VACUUM ANALYZE evaluation_outbox, evaluation_result, client_request")
-	conn, err := w.db.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s := w.sessionOnEmptyTables("evaluation_outbox", "evaluation_result", "client_request")
+	tx, exec := s.tx, s.exec
 	var jobs, known []outbox.Job
 	var keys []content.Key
 	var tickets []ticketdb.NewTicket
@@ -140,14 +122,14 @@ func TestPlansOfCreateMadeOnEmptyTables(t *testing.T) {
 	each := func(fn func(name string, do func(tx pgx.Tx) error)) {
 		t.Helper()
 		for name, do := range statements {
-			exec("SAVEPOINT s")
-			fn(name, func(tx pgx.Tx) error {
-				if err := ticketdb.PlanLookups(t.Context(), tx); err != nil {
-					return err
-				}
-				return do(t.Context(), tx)
+			s.within(func() {
+				fn(name, func(tx pgx.Tx) error {
+					if err := ticketdb.PlanLookups(t.Context(), tx); err != nil {
+						return err
+					}
+					return do(t.Context(), tx)
+				})
 			})
-			exec("ROLLBACK TO s") // and the settings with it
 		}
 	}
 	insertDead := func() {
