@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,7 +21,7 @@ func ensureTemplate(ctx context.Context, serverURL string) (name string, err err
 	if err != nil {
 		return "", err
 	}
-	name = "evalonce_template_" + fingerprint[:16]
+	name = "evalonce_template_" + fingerprint[:16] + "_" + month(time.Now())
 	err = withConn(ctx, serverURL, func(conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtext('evalonce/pgtest/template'))"); err != nil {
 			return err
@@ -43,6 +44,9 @@ func ensureTemplate(ctx context.Context, serverURL string) (name string, err err
 		if _, err := migrations.Up(ctx, address); err != nil {
 			return err
 		}
+		if err := withConn(ctx, address, func(conn *pgx.Conn) error { return partitionLastMonth(ctx, conn) }); err != nil {
+			return err
+		}
 		_, err = conn.Exec(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
 		return err
 	})
@@ -50,6 +54,25 @@ func ensureTemplate(ctx context.Context, serverURL string) (name string, err err
 		return "", fmt.Errorf("make template database %s: %w", name, err)
 	}
 	return name, nil
+}
+
+// month names what a template is good for: the ledger in it has partitions of the months around.
+func month(t time.Time) string { return t.UTC().Format("2006_01") }
+
+// partitionLastMonth makes room in the ledger for the calls that tests make in the past, and not by much: a database that
+// was migrated in this month has no partition of the one before.
+func partitionLastMonth(ctx context.Context, conn *pgx.Conn) error {
+	this := time.Now().UTC()
+	this = time.Date(this.Year(), this.Month(), 1, 0, 0, 0, 0, time.UTC)
+	last := this.AddDate(0, -1, 0)
+	var create string
+	err := conn.QueryRow(ctx, `SELECT format('CREATE TABLE %I PARTITION OF model_call FOR VALUES FROM (%L) TO (%L) WITH (fillfactor = 15)',
+		'model_call_' || $1::text, uuid_v7_floor($2), uuid_v7_floor($3))`, month(last), last, this).Scan(&create)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, create)
+	return err
 }
 
 // createDatabase clones template under a new name and returns the clone's address.

@@ -10,17 +10,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/evalonce/evalonce/migrations"
 )
 
-// A data directory with the migrated template in it is made once per checkout, version of Postgres and set of
-// migrations, and kept under .build; a test process copies it, which takes 50 ms where initdb and the migrations
+// A data directory with the migrated template in it is made once per checkout, version of Postgres, set of
+// migrations and month, and kept under .build; a test process copies it, which takes 50 ms where initdb and the migrations
 // take two seconds. A server shared by all test processes of a run would save those 50 ms, and would need somebody
 // who outlives them all to end it.
 
 // templateFormat changes with whatever this package writes into a template.
-const templateFormat = "2"
+const templateFormat = "3"
 
 // startFromTemplate starts a server that has the template database already.
 func startFromTemplate(ctx context.Context, opts Options) (*Server, error) {
@@ -135,6 +136,6 @@ func templateKey(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", templateFormat, bin, version, fingerprint))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s", templateFormat, bin, version, fingerprint, month(time.Now())))
 	return hex.EncodeToString(sum[:8]), nil
 }
