@@ -12,6 +12,7 @@ import (
 	"github.com/evalonce/evalonce/pkg/content"
 	"github.com/evalonce/evalonce/pkg/failure"
 	"github.com/evalonce/evalonce/pkg/outbox/internal/outboxsql"
+	"github.com/evalonce/evalonce/pkg/postgres"
 )
 
 // Job is work to be done: one key, and the ticket that asked for it first.
@@ -78,7 +79,19 @@ const enqueueRounds = 4
 // Work that is there already is locked against being finished until then, so that the one who finishes it sees
 // the tickets of this transaction; dead work of a re-armable class goes back to pending. Live demand takes work of the
 // bulk lane over, which is due now and no job's any more.
+//
+// Whoever finishes work locks it in the order of the keys, and so do those who follow it. What is found out of that order
+// is not waited for: the error matches [postgres.ErrRunAgain] then, and InTx runs the transaction again.
 func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
+	return enqueue(ctx, tx, d, jobs, false)
+}
+
+// EnqueueMore is Enqueue for a transaction that has followed other work before, so that all it finds is out of order.
+func EnqueueMore(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
+	return enqueue(ctx, tx, d, jobs, true)
+}
+
+func enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job, following bool) error {
 	q := outboxsql.New(tx)
 	missing := jobs
 	for range enqueueRounds {
@@ -109,9 +122,10 @@ func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
 			}
 		}
 		if len(followed) > 0 {
-			if followed, err = follow(ctx, q, d, followed, dead); err != nil {
+			if followed, err = follow(ctx, q, d, followed, dead, following); err != nil {
 				return err
 			}
+			following = following || len(followed) > 0
 		}
 		if missing = without(without(existing, answered), followed); len(missing) == 0 {
 			return nil
@@ -122,8 +136,8 @@ func Enqueue(ctx context.Context, tx pgx.Tx, d Demand, jobs []Job) error {
 
 // follow locks work that was there, and takes it up where this demand makes it due. All is locked for the followers before
 // any of it is locked for a change, so that whoever finishes work has none of it, or has had all that it needs.
-func follow(ctx context.Context, q *outboxsql.Queries, d Demand, keys, dead []string) (followed []string, err error) {
-	rows, err := q.Follow(ctx, keys)
+func follow(ctx context.Context, q *outboxsql.Queries, d Demand, keys, dead []string, following bool) (followed []string, err error) {
+	rows, err := lockToFollow(ctx, q, keys, following)
 	if err != nil {
 		return nil, fmt.Errorf("follow %d evaluations: %w", len(keys), err)
 	}
@@ -141,6 +155,22 @@ func follow(ctx context.Context, q *outboxsql.Queries, d Demand, keys, dead []st
 		return nil, fmt.Errorf("re-arm %d evaluations: %w", len(wanted), err)
 	}
 	return followed, nil
+}
+
+// lockToFollow waits for nobody if the transaction follows other work already.
+func lockToFollow(ctx context.Context, q *outboxsql.Queries, keys []string, following bool) ([]outboxsql.FollowRow, error) {
+	if !following {
+		return q.Follow(ctx, keys)
+	}
+	now, err := q.FollowNow(ctx, keys)
+	if postgres.LockNotAvailable(err) {
+		return nil, fmt.Errorf("%w: %w", postgres.ErrRunAgain, err)
+	}
+	rows := make([]outboxsql.FollowRow, len(now))
+	for i, row := range now {
+		rows[i] = outboxsql.FollowRow(row)
+	}
+	return rows, err
 }
 
 func enqueueParams(d Demand, jobs []Job) outboxsql.EnqueueParams {

@@ -58,7 +58,8 @@ func TestPlansOfCreate(t *testing.T) {
 			_, err := outbox.Follow(ctx, tx, keys)
 			return err
 		},
-		"Rearm": func(ctx context.Context, tx pgx.Tx) error { return outbox.Enqueue(ctx, tx, w.demand(), known) },
+		"FollowNow": func(ctx context.Context, tx pgx.Tx) error { return outbox.EnqueueMore(ctx, tx, w.demand(), known) },
+		"Rearm":     func(ctx context.Context, tx pgx.Tx) error { return outbox.Enqueue(ctx, tx, w.demand(), known) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx, err := w.db.Begin(t.Context())
@@ -117,7 +118,8 @@ func TestPlansOfCreateMadeOnEmptyTables(t *testing.T) {
 			_, err := outbox.Follow(ctx, tx, keys)
 			return err
 		},
-		"Rearm": func(ctx context.Context, tx pgx.Tx) error { return outbox.Enqueue(ctx, tx, w.demand(), known) },
+		"FollowNow": func(ctx context.Context, tx pgx.Tx) error { return outbox.EnqueueMore(ctx, tx, w.demand(), known) },
+		"Rearm":     func(ctx context.Context, tx pgx.Tx) error { return outbox.Enqueue(ctx, tx, w.demand(), known) },
 	}
 	each := func(fn func(name string, do func(tx pgx.Tx) error)) {
 		t.Helper()
@@ -141,7 +143,7 @@ func TestPlansOfCreateMadeOnEmptyTables(t *testing.T) {
 			SELECT message, content_hash, id, 'v1', 'main', 'live', 'dead', now(), 'transient', 'attempts_spent' FROM dead`, keys)
 	}
 	each(func(name string, do func(tx pgx.Tx) error) {
-		if name == "Rearm" {
+		if name == "Rearm" || name == "FollowNow" {
 			insertDead()
 		}
 		plan.Keep(t, tx, name, do)
@@ -156,7 +158,7 @@ func TestPlansOfCreateMadeOnEmptyTables(t *testing.T) {
 	exec(`INSERT INTO client_request (scope, key, fingerprint, response, response_schema, ticket_id, expires_at)
 		SELECT 'acme Create', message, content_hash, '{}', 1, id, now() + interval '1 hour' FROM ticket`)
 	each(func(name string, do func(tx pgx.Tx) error) {
-		if name == "Rearm" {
+		if name == "Rearm" || name == "FollowNow" {
 			insertDead()
 		}
 		p := plan.Kept(t, tx, name, do)

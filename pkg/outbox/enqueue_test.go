@@ -2,6 +2,9 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -133,5 +136,42 @@ func TestFollowerOfAnUncommittedFinish(t *testing.T) {
 		if !again.Answered {
 			t.Error("a finished key would be called again")
 		}
+	}
+}
+
+// Whoever finishes work locks it in the order of the keys. One who follows some, and finds more before it, gives way.
+func TestFollowersOutOfOrderGiveWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	jobs := w.enqueue(0, 2)
+	slices.SortFunc(jobs, func(a, b outbox.Job) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	claimed := w.claim("a", 2)
+	finished := make(chan error, 1)
+	tries := 0
+	w.tx(func(ctx context.Context, tx pgx.Tx) error {
+		if tries++; tries > 1 {
+			return nil
+		}
+		if _, err := outbox.Follow(ctx, tx, []content.Key{jobs[1].Key}); err != nil {
+			return err
+		}
+		go func() {
+			finished <- postgres.InTx(t.Context(), w.db, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := outbox.Finish(ctx, tx, []outbox.Lease{claimed[0].Lease, claimed[1].Lease})
+				return err
+			})
+		}()
+		w.untilSomeoneWaits()
+		err := outbox.EnqueueMore(ctx, tx, w.demand(), jobs[:1])
+		if !errors.Is(err, postgres.ErrRunAgain) {
+			t.Errorf("the follower ends with %v", err)
+		}
+		return err
+	})
+	if err := <-finished; err != nil || tries != 2 {
+		t.Errorf("the finish ends with %v, the follower after %d tries", err, tries)
+	}
+	if n := get[int](w, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+		t.Errorf("%d deadlocks", n)
 	}
 }

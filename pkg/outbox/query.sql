@@ -19,6 +19,14 @@ WHERE idempotency_key = ANY (@keys::text[])
 ORDER BY idempotency_key
 FOR KEY SHARE;
 
+-- name: FollowNow :many
+-- Follow, which fails where it would have to wait.
+SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk, (status = 'dead' AND last_reason = 'erased')::boolean AS erased
+FROM evaluation_outbox
+WHERE idempotency_key = ANY (@keys::text[])
+ORDER BY idempotency_key
+FOR KEY SHARE NOWAIT;
+
 -- name: Rearm :many
 -- New demand: for dead work of a class that may succeed today, and, where it is live, for work of the bulk lane, which
 -- nobody has waited for so far. That is taken over as it stands, from a job too; the pause after a failure is kept. What

@@ -17,20 +17,34 @@ const (
 	statementCompletionUnknown   = "40003"
 	transactionResolutionUnknown = "08007"
 
-	queryCanceled = "57014"
+	queryCanceled    = "57014"
+	lockNotAvailable = "55P03"
 
 	classConnectionException = "08"
 	classIntegrityConstraint = "23"
 )
 
-// Retryable reports whether the server rolled the transaction back for the sake of others, so that the same
+// ErrRunAgain matches an error with which a transaction gives itself up for the sake of others, as the server does on a
+// deadlock: it is [Retryable].
+var ErrRunAgain = errors.New("the transaction has to run again")
+
+// Retryable reports whether the transaction was rolled back for the sake of others, so that the same
 // transaction may well succeed when it is run again from its beginning.
 func Retryable(err error) bool {
 	if errors.Is(err, ErrCommitUnknown) {
 		return false
 	}
+	if errors.Is(err, ErrRunAgain) {
+		return true
+	}
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && (pgErr.Code == serializationFailure || pgErr.Code == deadlockDetected)
+}
+
+// LockNotAvailable reports whether a lock was not to be had at once, or not in the time that there was for it.
+func LockNotAvailable(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable
 }
 
 // TookTooLong reports whether the server gave a statement up: for its timeout, or because somebody canceled it.

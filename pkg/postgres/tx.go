@@ -32,8 +32,9 @@ type Beginner interface {
 // InTx runs fn in a READ COMMITTED transaction, commits it when fn returns nil and rolls it back otherwise. The
 // error of fn comes back in the chain of InTx's.
 //
-// When the server gave the transaction up for the sake of others (a deadlock, a serialization failure), all of it
-// runs again, a few times: fn must not leave anything behind but in the transaction. No other error is retried.
+// When the transaction was given up for the sake of others (by the server: a deadlock, a serialization failure; by fn:
+// [ErrRunAgain]), all of it runs again, a few times: fn must not leave anything behind but in the transaction. No other
+// error is retried.
 //
 // A context that ends before COMMIT is sent rolls back. From there on it has no say, so that the caller learns
 // what became of the transaction; if that cannot be learnt, the error matches [ErrCommitUnknown].

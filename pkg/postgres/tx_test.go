@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -124,6 +125,23 @@ func TestInTxRetriesWhatCommitRefuses(t *testing.T) {
 	}
 	if tries != 2 {
 		t.Errorf("%d tries, want 2", tries)
+	}
+	wantBalance(t, pool, 1, 1)
+}
+
+func TestInTxRunsAgainWhatGaveItselfUp(t *testing.T) {
+	t.Parallel()
+	pool := account(t)
+	tries := 0
+	if err := postgres.InTx(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) error {
+		tries++
+		err := add(ctx, tx, 1, 1)
+		if tries == 1 {
+			return fmt.Errorf("a row is taken: %w", postgres.ErrRunAgain)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 	wantBalance(t, pool, 1, 1)
 }

@@ -201,8 +201,8 @@ func overloaded(err error) bool {
 	if !errors.As(err, &refused) {
 		return false
 	}
-	const lockNotAvailable, readOnlyTransaction = "55P03", "25006"
+	const readOnlyTransaction = "25006"
 	const insufficientResources, operatorIntervention = "53", "57"
-	return refused.Code == lockNotAvailable || refused.Code == readOnlyTransaction ||
+	return postgres.LockNotAvailable(err) || refused.Code == readOnlyTransaction ||
 		strings.HasPrefix(refused.Code, insufficientResources) || strings.HasPrefix(refused.Code, operatorIntervention)
 }

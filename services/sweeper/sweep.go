@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -204,11 +203,8 @@ func ensurePartitions(ctx context.Context, db postgres.Beginner) (made int, err 
 		crashpoint.PassIf(made > 0, crashpoint.SweepPartitionCommitted)
 		return made, nil
 	}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == lockNotAvailable {
+	if postgres.LockNotAvailable(err) {
 		return 0, skipped("a long transaction reads the ledger")
 	}
 	return 0, err
 }
-
-const lockNotAvailable = "55P03" // SQLSTATE

@@ -658,6 +658,41 @@ func (q *Queries) Follow(ctx context.Context, keys []string) ([]FollowRow, error
 	return items, nil
 }
 
+const followNow = `-- name: FollowNow :many
+SELECT idempotency_key, (lane = 'bulk' AND status <> 'dead')::boolean AS bulk, (status = 'dead' AND last_reason = 'erased')::boolean AS erased
+FROM evaluation_outbox
+WHERE idempotency_key = ANY ($1::text[])
+ORDER BY idempotency_key
+FOR KEY SHARE NOWAIT
+`
+
+type FollowNowRow struct {
+	IdempotencyKey string
+	Bulk           bool
+	Erased         bool
+}
+
+// Follow, which fails where it would have to wait.
+func (q *Queries) FollowNow(ctx context.Context, keys []string) ([]FollowNowRow, error) {
+	rows, err := q.db.Query(ctx, followNow, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FollowNowRow
+	for rows.Next() {
+		var i FollowNowRow
+		if err := rows.Scan(&i.IdempotencyKey, &i.Bulk, &i.Erased); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const leased = `-- name: Leased :many
 SELECT o.idempotency_key, o.lease_id::uuid AS lease_id, o.ctid::tid AS place, o.route,
        coalesce(m.id, '00000000-0000-0000-0000-000000000000')::uuid AS call_id

@@ -217,6 +217,14 @@ func (g *group) write(ctx context.Context, tx pgx.Tx, retention time.Duration) e
 	return pipelined(ctx, tx, steps...)
 }
 
+// enqueue gives work to what came to be without it only since the first look.
+func (g *group) enqueue(ctx context.Context, tx pgx.Tx, jobs []outbox.Job) error {
+	if len(g.followed) > 0 {
+		return outbox.EnqueueMore(ctx, tx, g.demand, jobs)
+	}
+	return outbox.Enqueue(ctx, tx, g.demand, jobs)
+}
+
 // tellOf writes what has come to be known of evaluations only since the first look.
 func (g *group) tellOf(ctx context.Context, tx pgx.Tx, jobs []outbox.Job) error {
 	late := make(map[content.Key]bool, len(jobs))

@@ -146,7 +146,7 @@ func (s *Submitter) insert(ctx context.Context, tx pgx.Tx, requests []Request) (
 		return nil, savings{}, err
 	}
 	if missing := g.withoutWork(); len(missing) > 0 {
-		if err := outbox.Enqueue(ctx, tx, g.demand, missing); err != nil {
+		if err := g.enqueue(ctx, tx, missing); err != nil {
 			return nil, savings{}, err
 		}
 		if err := g.tellOf(ctx, tx, missing); err != nil {
