@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 type report struct {
@@ -84,7 +85,8 @@ func run(reports, database string) error {
 			modules[at[name]].Vulns = append(modules[at[name]].Vulns, entry{ID: r.ID, Modified: r.Modified})
 		}
 	}
-	fmt.Printf("%d reports on %d modules, the newest of %s\n", len(paths), len(modules), newest)
+	last := strings.TrimSuffix(filepath.Base(paths[len(paths)-1]), ".json") // what was modified when, the module leaves out
+	fmt.Printf("%d reports on %d modules, the last %s\n", len(paths), len(modules), last)
 	for name, part := range map[string]any{"db.json": map[string]string{"modified": newest}, "modules.json": modules} {
 		content, err := json.Marshal(part)
 		if err != nil {
