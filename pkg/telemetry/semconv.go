@@ -17,7 +17,7 @@ const (
 	SpanProcessEvaluation = "process evaluation" // CONSUMER, a trace of its own, linked to those of the tickets it serves
 	SpanClaimEvaluation   = "claim evaluation"   // CLIENT, a trace of its own for a batch
 	SpanSettleEvaluation  = "settle evaluation"  // CLIENT, a trace of its own for a batch, linked to its evaluations
-	SpanDeliverWebhook    = "deliver webhook"    // PRODUCER, a trace of its own for each attempt
+	SpanDeliverWebhook    = "deliver webhook"    // PRODUCER, a trace of its own for each attempt, linked to the ticket's creation
 	SpanStoreTickets      = "store tickets"      // CLIENT, a trace of its own for a transaction, linked to the requests that share it
 	SpanSweep             = "sweep"              // a trace of its own, with a span for each step
 	SpanJobChunk          = "reprocess chunk"    // a trace of its own, linked to the request that has started the job

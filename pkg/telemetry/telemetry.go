@@ -162,6 +162,15 @@ func Inject(ctx context.Context) string {
 	return carrier[traceparent]
 }
 
+// LinksTo are a span's links to what Inject told of: one, or none where that is no span.
+func LinksTo(s string) []trace.Link {
+	sc := Extract(s)
+	if !sc.IsValid() {
+		return nil
+	}
+	return []trace.Link{{SpanContext: sc}}
+}
+
 // Extract reads what Inject returned, as the remote span that it was. Anything else, such as "", is an invalid one.
 func Extract(s string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: s})

@@ -22,6 +22,8 @@ type Claimed struct {
 	URL        string
 	Body       []byte
 	Attempts   int // this one included
+	// TraceContext is that of the ticket's creation, and empty where it has none.
+	TraceContext string
 
 	sealed [][]byte
 }
@@ -72,7 +74,8 @@ func Claim(ctx context.Context, db postgres.Beginner, worker string, lease time.
 	claimed := make([]Claimed, len(rows))
 	for i, r := range rows {
 		claimed[i] = Claimed{
-			ID: r.ID, Lease: r.LeaseID, EndpointID: r.EndpointID, Event: Event(r.Event), URL: r.Url, Body: r.Body, Attempts: int(r.Attempts), sealed: r.Secrets,
+			ID: r.ID, Lease: r.LeaseID, EndpointID: r.EndpointID, Event: Event(r.Event), URL: r.Url, Body: r.Body, Attempts: int(r.Attempts),
+			TraceContext: r.TraceContext, sealed: r.Secrets,
 		}
 	}
 	return claimed, nil

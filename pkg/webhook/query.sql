@@ -212,6 +212,7 @@ SET state = 'sending', attempts = d.attempts + 1, lease_id = gen_random_uuid(), 
 FROM webhook_endpoint e
 WHERE d.id = ANY (ARRAY(SELECT id FROM due)) AND e.id = d.endpoint_id
 RETURNING d.id, d.lease_id::uuid AS lease_id, d.endpoint_id, d.event, d.body, d.attempts, e.url,
+  coalesce((SELECT t.trace_context FROM ticket t WHERE t.id = d.ticket_id), '')::text AS trace_context,
   ARRAY(SELECT s.sealed FROM webhook_secret s WHERE s.endpoint_id = e.id AND (s.expires_at IS NULL OR s.expires_at > now())
         ORDER BY s.created_at DESC, s.id DESC)::bytea[] AS secrets;
 

@@ -149,7 +149,7 @@ func TestNoTelemetryTellsWhatTicketsSay(t *testing.T) {
 	bad := c.await(t, "evaluation that failed", named(telemetry.SpanProcessEvaluation, linkedTo(traceOf(rejected)), failed))
 	c.await(t, "call that failed", named(telemetry.ChatSpan(s.version.Model), inTrace(hex.EncodeToString(bad.GetTraceId()))))
 	c.await(t, "call that the provider refused", named(telemetry.SpanProcessEvaluation, linkedTo(traceOf(broken)), failed))
-	c.await(t, "delivery that failed", named(telemetry.SpanDeliverWebhook, failed))
+	c.await(t, "delivery that failed", named(telemetry.SpanDeliverWebhook, linkedTo(traceOf(own)), failed))
 	for what, trace := range map[string]string{"shared": traceOf(follower), "broken": traceOf(broken)} {
 		if got := s.get(x.created[what].GetId()).GetTraceId(); got != trace {
 			t.Errorf("the ticket %s names the trace %s, want %s", what, got, trace)

@@ -38,6 +38,7 @@ SET state = 'sending', attempts = d.attempts + 1, lease_id = gen_random_uuid(), 
 FROM webhook_endpoint e
 WHERE d.id = ANY (ARRAY(SELECT id FROM due)) AND e.id = d.endpoint_id
 RETURNING d.id, d.lease_id::uuid AS lease_id, d.endpoint_id, d.event, d.body, d.attempts, e.url,
+  coalesce((SELECT t.trace_context FROM ticket t WHERE t.id = d.ticket_id), '')::text AS trace_context,
   ARRAY(SELECT s.sealed FROM webhook_secret s WHERE s.endpoint_id = e.id AND (s.expires_at IS NULL OR s.expires_at > now())
         ORDER BY s.created_at DESC, s.id DESC)::bytea[] AS secrets
 `
@@ -52,14 +53,15 @@ type ClaimParams struct {
 }
 
 type ClaimRow struct {
-	ID         uuid.UUID
-	LeaseID    uuid.UUID
-	EndpointID uuid.UUID
-	Event      string
-	Body       []byte
-	Attempts   int32
-	Url        string
-	Secrets    [][]byte
+	ID           uuid.UUID
+	LeaseID      uuid.UUID
+	EndpointID   uuid.UUID
+	Event        string
+	Body         []byte
+	Attempts     int32
+	Url          string
+	TraceContext string
+	Secrets      [][]byte
 }
 
 // Leases what is due at the locked endpoints, at most so many that each has per_endpoint under way, and one that fails a
@@ -88,6 +90,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.Body,
 			&i.Attempts,
 			&i.Url,
+			&i.TraceContext,
 			&i.Secrets,
 		); err != nil {
 			return nil, err

@@ -13,11 +13,7 @@ import (
 
 // startSpan begins the trace of a chunk, linked to the request that has started its job.
 func (r *Runner) startSpan(ctx context.Context, j jobdb.Job) (context.Context, trace.Span) {
-	var links []trace.Link
-	if request := telemetry.Extract(j.TraceContext); request.IsValid() {
-		links = append(links, trace.Link{SpanContext: request})
-	}
-	return r.opts.Tracer.Start(ctx, telemetry.SpanJobChunk, trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(
+	return r.opts.Tracer.Start(ctx, telemetry.SpanJobChunk, trace.WithNewRoot(), trace.WithLinks(telemetry.LinksTo(j.TraceContext)...), trace.WithAttributes(
 		telemetry.JobID.String(j.ID.String()), telemetry.JobKind.String(string(j.Kind))))
 }
 

@@ -10,10 +10,12 @@ import (
 	"github.com/evalonce/evalonce/pkg/webhook"
 )
 
-// startSpan begins the trace of one attempt. The endpoint is named by its id: its URL is a secret of the client's.
+// startSpan begins the trace of one attempt, linked to the creation of the ticket that it tells of. The endpoint is named
+// by its id: its URL is a secret of the client's.
 func (p *Pool) startSpan(ctx context.Context, c webhook.Claimed) (context.Context, trace.Span) {
-	return p.Tracer.Start(ctx, telemetry.SpanDeliverWebhook, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-		telemetry.EventID.String(c.ID.String()), telemetry.EndpointID.String(c.EndpointID.String()), telemetry.Attempt.Int(c.Attempts)))
+	return p.Tracer.Start(ctx, telemetry.SpanDeliverWebhook, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithLinks(telemetry.LinksTo(c.TraceContext)...), trace.WithAttributes(
+			telemetry.EventID.String(c.ID.String()), telemetry.EndpointID.String(c.EndpointID.String()), telemetry.Attempt.Int(c.Attempts)))
 }
 
 func endSpan(span trace.Span, a webhook.Attempt) {

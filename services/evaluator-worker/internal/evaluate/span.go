@@ -59,7 +59,7 @@ func endSpan(span trace.Span, err error) {
 // startSpan begins an evaluation's own trace, linked to the create that asked for it first.
 func (w *Worker) startSpan(ctx context.Context, it *item) {
 	_, it.span = w.Tracer.Start(ctx, telemetry.SpanProcessEvaluation,
-		trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(link(it.TraceContext)...),
+		trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(telemetry.LinksTo(it.TraceContext)...),
 		trace.WithAttributes(telemetry.ProcessAttributes(string(it.Key))...),
 		trace.WithAttributes(
 			telemetry.VersionID.String(it.VersionID),
@@ -131,13 +131,13 @@ func (w *Worker) served(ctx context.Context, group []settlement) map[content.Has
 
 // linkServed links an evaluation to the tickets that it serves. The one that it began with is linked already.
 func linkServed(it *item, served followers) {
-	links, linked := len(link(it.TraceContext)), 0
+	links, linked := len(telemetry.LinksTo(it.TraceContext)), 0
 	for _, traceContext := range served.traces {
 		if traceContext == it.TraceContext {
 			linked++
 			continue
 		}
-		for _, l := range link(traceContext) {
+		for _, l := range telemetry.LinksTo(traceContext) {
 			if links < telemetry.LinksMost {
 				it.span.AddLink(l)
 				links++
@@ -149,12 +149,4 @@ func linkServed(it *item, served followers) {
 	if left := served.count - linked; left > 0 {
 		it.span.SetAttributes(telemetry.LinksLeftOut.Int(left))
 	}
-}
-
-func link(traceContext string) []trace.Link {
-	sc := telemetry.Extract(traceContext)
-	if !sc.IsValid() {
-		return nil
-	}
-	return []trace.Link{{SpanContext: sc}}
 }
