@@ -44,7 +44,7 @@ func (b *Bench) backlog() harness.Group {
 			}
 			return harness.Figures{rate: float64(sum.Evaluations) / sum.Seconds}, nil
 		})
-	return harness.Group{Name: "backlog", Rounds: b.rounds(3), Rows: []harness.Row{{
+	return harness.Group{Name: "backlog", Rounds: b.rounds(5), Rows: []harness.Row{{
 		Name: fmt.Sprintf("drained at a backlog of %s", harness.Thousands(large)), Unit: perSec, Figure: rate, Of: long, Against: short, Must: harness.AtLeast(0.9),
 	}}}
 }

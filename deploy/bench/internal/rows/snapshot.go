@@ -26,7 +26,7 @@ func (b *Bench) snapshot() harness.Group {
 			})
 		})}
 	}
-	return harness.Group{Name: "snapshot", Rounds: b.rounds(2), Rows: []harness.Row{{
+	return harness.Group{Name: "snapshot", Rounds: b.rounds(3), Rows: []harness.Row{{
 		Name: fmt.Sprintf("drained, snapshot held, %s", harness.Thousands(n)), Unit: perSec, Figure: rate,
 		Of: drain("snapshot held", true), Against: drain("none held", false), Must: harness.AtLeast(0.95),
 	}}}
