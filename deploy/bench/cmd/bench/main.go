@@ -73,6 +73,7 @@ func measure(ctx context.Context, opts options, stderr io.Writer) (report harnes
 	if report.Machine, err = harness.ThisMachine(opts.dir, opts.fsyncProbe()); err != nil {
 		return report, err
 	}
+	opts.settings[bed.Buffers] = bed.BuffersOf(report.Machine.MemoryBytes)
 	b, err := bed.Start(ctx, s, "postgres", opts.settings)
 	if err != nil {
 		return report, err

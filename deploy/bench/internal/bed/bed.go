@@ -9,7 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -22,14 +24,23 @@ import (
 	"github.com/evalonce/evalonce/pkg/versiondb"
 )
 
-// Settings are those of the server, beside fsync and synchronous_commit, which are on. A server of Postgres's defaults
-// would checkpoint in the middle of every run.
+// Settings are those of the server on any machine; Buffers has another. A server of Postgres's defaults would checkpoint
+// in the middle of every run.
 func Settings() map[string]string {
 	return map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
-		"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "maintenance_work_mem": "512MB",
+		"max_wal_size": "8GB", "checkpoint_timeout": "30min", "maintenance_work_mem": "512MB",
 		"autovacuum_naptime": "10s",
 	}
+}
+
+// Buffers is the setting for the server's own cache: a quarter of the machine's memory, as Postgres's documentation has it.
+const Buffers = "shared_buffers"
+
+// BuffersOf is its value for a machine. Where the memory is not known, Postgres has its default.
+func BuffersOf(memoryBytes int64) string {
+	const least = 128 << 20
+	return fmt.Sprintf("%dMB", max(least, memoryBytes/4)>>20)
 }
 
 // Bed is a server and processes.
@@ -58,7 +69,7 @@ func (b *Bed) Describe(ctx context.Context) (version string, settings map[string
 		return "", nil, fmt.Errorf("ask Postgres for its version: %w", err)
 	}
 	settings = map[string]string{}
-	for name := range Settings() {
+	for _, name := range append(slices.Sorted(maps.Keys(Settings())), Buffers) {
 		var value string
 		if err := conn.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&value); err != nil {
 			return "", nil, fmt.Errorf("ask Postgres for %s: %w", name, err)
