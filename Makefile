@@ -199,7 +199,7 @@ scenario: build ## Play a month against three designs, and compare them. SEED=N 
 	$(BUILD)/bin/scenario $(if $(SEED),--seed="$$SEED") $(if $(TICKETS),--tickets="$$TICKETS")
 
 .PHONY: bench
-bench: build ## Measure against peers and limits. BENCH=drain,create SCALE=0.01 ROUNDS=N STRICT=1. 15 minutes in full.
+bench: build ## Measure against peers and limits. BENCH=drain,create SCALE=0.01 ROUNDS=N STRICT=1. 18 minutes in full.
 	@.ci/require postgres
 	$(BUILD)/bin/bench $(if $(BENCH),--rows="$$BENCH") $(if $(SCALE),--scale="$$SCALE") $(if $(ROUNDS),--rounds="$$ROUNDS") \
 		$(if $(STRICT),--strict)
