@@ -38,10 +38,6 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, url: pgtest.URL(t), versions: map[string]evaluation.Version{}}
 	w.db = pgtest.Pool(t, w.url)
 	w.service = pgtest.PoolAs(t, w.db, pgtest.Sweeper)
-	// The template may be of another month.
-	if _, err := ledger.EnsurePartitions(t.Context(), w.db, monthsAhead); err != nil {
-		t.Fatal(err)
-	}
 	for _, v := range []evaluation.Version{
 		{ID: "v1", UnknownPolicy: evaluation.Resend, MaxUnknownCalls: 2},
 		{ID: "hold", UnknownPolicy: evaluation.Hold},
